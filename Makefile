@@ -3,6 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 FLOWER := .venv-flower
+PEERS := .venv-peers
 STAMP := $(VENV)/.stamp
 JOBS ?= 2
 SEED ?= 0
@@ -12,7 +13,7 @@ OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-federation demo-peers demo-flower test test-kernel test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs docs-version coverage bench bench-scaling bench-runs bench-audit bench-more device-wheels device-check clean
+.PHONY: help venv demo demo-federation demo-peers demo-flower test test-kernel test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs docs-version coverage bench bench-scaling bench-runs bench-audit bench-statistics bench-more device-wheels device-check clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,6 +131,15 @@ bench-runs: venv ## where the time of whole runs goes, in shares; reads $$FEDPRI
 
 bench-audit: venv ## which deficit of noise an audit finds, how probably: half an hour (TABLE=file writes it)
 	$(BIN)/python benchmarks/audit/power.py $(if $(TABLE),--markdown $(TABLE))
+
+# diffprivlib imports names that later versions of scikit-learn lack
+$(PEERS)/.stamp:
+	$(BIN)/python -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check 'opendp==0.16.*' 'diffprivlib==0.6.*' 'scikit-learn<1.6' 'numpy<2.3'
+	touch $@
+
+bench-statistics: venv $(PEERS)/.stamp ## errors of private statistics next to OpenDP and diffprivlib; reads $$FEDPRIV_DATA
+	$(BIN)/python benchmarks/reproduce/private_statistics.py --peer $(PEERS)/bin/python
 
 bench-more: venv ## nodes of a sparse graph, the disk of a ledger, noise of pairs, how long it takes to start, a million clients, two cores, a GPU
 	$(BIN)/python benchmarks/speed/nodes.py

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+import fedpriv as fp
+from fedpriv.statistics import Quantiles
+
 ROOT = Path(__file__).parents[1] / "benchmarks"
 RUNS = {
     "audit/power.py": [
@@ -55,6 +58,7 @@ RUNS = {
     "reproduce/logistic_regression.py": ["--quick"],
     "reproduce/pair_dropouts.py": ["--quick", "--epsilons", "5", "--markdown", "OUT/dropouts.md"],
     "reproduce/pairwise.py": ["--quick", "--only", "D-PSGD", "--out", "OUT"],
+    "reproduce/private_statistics.py": ["--quick"],
     "reproduce/strategies.py": ["--quick", "--only", "DP-SGD", "DPOP", "--out", "OUT"],
 }
 PARTS = {  # of the scripts above, and run by them
@@ -85,7 +89,7 @@ PARTS = {  # of the scripts above, and run by them
 # need a network, another library, or data of which no small copy is made
 PEERS = {
     "speed": {"pfl_environment"},
-    "reproduce": {"logistic_regression_peer", "heart", "cifar10"},
+    "reproduce": {"logistic_regression_peer", "private_statistics_peers", "heart", "cifar10"},
     "audit": set(),
 }
 
@@ -94,7 +98,7 @@ PEERS = {
 def data(tmp_path_factory):
     """A folder like $FEDPRIV_DATA, with a few hundred examples that mean nothing."""
     folder, draws = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    for name in ("mnist", "libsvm", "covertype", "adult"):
+    for name in ("mnist", "libsvm", "covertype", "adult", "heart"):
         (folder / name).mkdir()
     for part, count in (("train", 60), ("t10k", 20)):
         images, labels = draws.integers(0, 256, (count, 28, 28)), draws.integers(0, 10, count)
@@ -112,6 +116,9 @@ def data(tmp_path_factory):
             for income in draws.choice(["<=50K", ">50K"], 100)
         ]
         (folder / "adult" / name).write_text("\n".join(rows) + "\n")
+    for name in ("cleveland", "va"):
+        rows = [f"{draws.integers(30, 80)},{draws.integers(150, 300)}" for _ in range(200)]
+        (folder / "heart" / f"{name}.csv").write_text("\n".join(["age,chol", *rows]) + "\n")
     return folder
 
 
@@ -150,6 +157,24 @@ def test_apart_returns_subprocess_result(monkeypatch):
 
     found = apart(runpy.run_path(str(ROOT / "speed/scaling.py"))["run"], "clients", 2, effort=Effort())
     assert found[0] > 0 and found[1] > 10
+
+
+@pytest.mark.parametrize("trust", [fp.Central(), fp.Local()], ids=str)
+def test_simulated_statistics_have_noise_of_runs(trust):
+    script = runpy.run_path(str(ROOT / "reproduce/private_statistics.py"))
+    ages = np.random.default_rng(0).uniform(20, 90, 400)
+    column = script["Column"]("age", np.split(ages, 4), (0.0, 120.0), 24, 1.0)
+    statistic, privacy = Quantiles("x", column.bounds, bins=24), fp.Privacy(epsilon=3.0, delta=1e-5, trust=trust)
+    simulated = script["simulate"](column, statistic, privacy, 2000)[:, 0]
+    with pytest.warns(UserWarning, match="secret_seed"):
+        runs = [
+            fp.describe([{"x": part} for part in column.parts], [statistic], privacy, secret_seed=seed)["x"][
+                "mean"
+            ].value
+            for seed in range(100)
+        ]
+    assert np.std(runs) == pytest.approx(simulated.std(), rel=0.2)  # 100 runs: a relative error of 7 %
+    assert np.mean(runs) == pytest.approx(simulated.mean(), abs=0.4 * simulated.std())
 
 
 def test_ratios_relative_to_plain(monkeypatch):

@@ -25,7 +25,7 @@ def heart(tmp_path: Path) -> Path:
         rows = [
             f"{stream.integers(30, 80)},{stream.integers(0, 2)},{stream.integers(1, 5)},130,240,0,0,"
             f"{stream.integers(90, 190)},0,1,2,0,3,{int(index % 2)}"
-            for index in range(60)
+            for index in range(300)
         ]
         (folder / f"{name}.csv").write_text("\n".join([HEADING, *rows]) + "\n")
     return folder

@@ -22,7 +22,7 @@ _MAX_ROUNDS = 24
 _ENOUGH_DRAWS = 100_000  # they show a deficit of two percent
 _SURE = 6.0  # standard deviations: with some thousand comparisons a false alarm has a probability below 1e-5
 _CLEARLY = 0.9  # a row is reported if its deviation is below this share of the deviation of all noise
-_TINY = 2.0**-16  # of the scale: noise this small counts as none
+_TINY = 2.0**-7  # of the scale: noise this small counts as none; the grid of a release is not coarser
 _LAW_P_VALUE = 1e-8
 _LAW_DRAWS = 20_000  # number of draws in the test of the distribution
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.hulls import RowClip
 from fedpriv.privacy.release import ReleaseScheme, release_scheme
 from fedpriv.privacy.settings import Allocation, Cyclic, FixedSize, Poisson, Privacy, Sampling
 
@@ -82,6 +83,9 @@ class QueryBuilder:
             bound: Norm to which a difference is clipped; by default, and at most, twice the clip bound of a gradient.
         """
         query = self._query("gradient_difference")
+        if isinstance(query.clip, RowClip):
+            fix = "the strategy queries differences of gradients, which need a plain bound: use fedpriv.Clip"
+            raise ConfigError("privacy.clip", type(query.clip).__name__, fix)
         # two clipped gradients do not differ by more
         widest = 2 * self.privacy.clip.bound
         if bound is None:

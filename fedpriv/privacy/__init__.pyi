@@ -5,6 +5,7 @@ from .clipping import ROUNDING, Clip
 from .composition import RunCost, basic_composition, compose
 from .correlated import INDEPENDENT, CorrelatedNoise, invert_column
 from .exact_rounding import add_and_round
+from .hulls import BlockClip, ConvexHull
 from .ledger import VOID, Ledger, PrivacyFilter, Release
 from .ledger_file import LedgerFile, make_pairwise_facts
 from .matrices import BLT, BSR, Banded
@@ -52,11 +53,13 @@ __all__ = [
     "VOIDED",
     "Allocation",
     "Banded",
+    "BlockClip",
     "Budget",
     "Cell",
     "Central",
     "Clip",
     "Complete",
+    "ConvexHull",
     "CorrelatedNoise",
     "Custom",
     "Cyclic",

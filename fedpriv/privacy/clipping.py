@@ -47,6 +47,11 @@ class Clip:
     bound: Positive
     norm: NormName = "l2"
 
+    @property
+    def diameter(self) -> float:
+        """Bound on the distance between two clipped vectors, in the clip's norm."""
+        return 2 * self.bound
+
     def norms(self, rows: Tensor) -> Tensor:
         """Returns the norm of each row in float64, `[..., dim] -> [...]`. It is too small by a relative error of at
         most 2**-12.

@@ -19,17 +19,30 @@ from numpy.typing import NDArray
 
 from fedpriv.distributed import threads
 from fedpriv.errors import PrivacyError
-from fedpriv.privacy.real_noise import RealNoise, compute_extended_sum
+from fedpriv.privacy.real_noise import GaussianRows, RealNoise, compute_extended_sum
+from fedpriv.privacy.rounding_stages import (
+    LARGEST_SUM,
+    Doubtful,
+    is_decided_by_float32,
+    round_doubtful,
+    round_in_float32,
+    round_in_float64,
+)
 from fedpriv.randomness.extended_draws import UNIT as EXTENDED_UNIT
+from fedpriv.randomness.keystream import BLOCK, WIDE, Keystream
 from fedpriv.randomness.real_draws import check_functions
+from fedpriv.randomness.short_rows import words_of_rows
+from fedpriv.randomness.single_precision import check_single_functions
 
 Array = NDArray[np.float64]
-GRID_BITS = 20
-"""The grid is at least `2**-20` times the noise scale, and less than `2**-19` times the noise scale."""
-_UNIT = 2.0**-53
-_LARGEST_SUM = 2.0**40  # grid steps: the rounding of larger sums would make too many numbers uncertain
+FINE_GRID_BITS, COARSE_GRID_BITS = 20, 8
+"""The grid is at least `2**-bits` times the noise scale, and less than twice that. Independent normal noise has the
+coarse grid, which adds at most 5e-6 of its variance; noise that partly cancels in a sum has the fine one.
+"""
 _IN_CACHE = 2**15  # numbers of a row that are rounded at once
 _PIECE = 2**17  # numbers of a row that a thread takes
+_PIECE_IN_FLOAT32 = 4 * BLOCK  # the same where float32 decides
+_FEW_NUMBERS = 2**14  # numbers for which the steps of a second stage take longer than float32 saves
 _MOST_EXTRA = 64  # words of further bits; undecided after all of them with probability 2^-4000
 
 
@@ -50,20 +63,10 @@ def add_and_round(bounded: Array, noise: RealNoise, rows: slice, grids: Array, r
         PrivacyError: If the functions of numpy or torch are less exact than the bounds need.
     """
     check_functions()
-    sums, errors, largest_noise = noise.approximate(rows)
-
-    def round_columns(_: int, piece: int) -> list[tuple[int, int]]:
-        undecided = list[tuple[int, int]]()
-        for start in range(piece, min(piece + _PIECE, sums.shape[1]), _IN_CACHE):
-            columns = slice(start, start + _IN_CACHE)
-            values = bounded[:, columns]
-            uncertain = _round_sums(values, sums[:, columns], grids, errors, largest_noise, result[:, columns])
-            undecided += [(row, start + column) for row, column in uncertain.tolist()]
-        return undecided
-
-    undecided = [
-        place for places in threads.map_in_threads(round_columns, range(0, sums.shape[1], _PIECE)) for place in places
-    ]
+    if type(noise) is GaussianRows and bounded.size >= _FEW_NUMBERS and _may_use_float32(noise, rows, grids):
+        undecided = _round_normal_rows(bounded, noise, rows, grids, result)
+    else:
+        undecided = _round_approximation(bounded, noise, rows, grids, result)
     for row, column in undecided:
         value, grid = float(bounded[row, column]), float(grids[row, 0])
         # a sum that is no number stays none
@@ -72,48 +75,69 @@ def add_and_round(bounded: Array, noise: RealNoise, rows: slice, grids: Array, r
     return len(undecided)
 
 
-def _round_sums(
-    values: Array, noise: Array, grids: Array, errors: Array, largest_noise: float, result: Array
-) -> NDArray[np.int64]:
-    """Rounds sums of values and noise to multiples of their grids.
+def _may_use_float32(noise: GaussianRows, rows: slice, grids: Array) -> bool:
+    """True if float32 decides nearly all sums of these rows."""
+    scaled_grids = zip(noise.scales[rows], grids[:, 0].tolist(), strict=True)
+    return noise.limits == WIDE and all(is_decided_by_float32(scale, grid) for scale, grid in scaled_grids)
 
-    Args:
-        values: One summand, `[k, columns]`.
-        noise: The other summand, which is overwritten.
-        grids: Grid of each row, `[k, 1]`.
-        errors: Bound on the error of each row's noise, `[k, 1]`.
-        largest_noise: Bound on the absolute value of noise that is not NaN.
-        result: Where the multiples are written, `[k, columns]`.
 
-    Returns:
-        Rows and columns of the numbers that may be wrong, `[j, 2]`.
+def _round_normal_rows(
+    bounded: Array, noise: GaussianRows, rows: slice, grids: Array, result: Array
+) -> list[tuple[int, int]]:
+    """Adds independent normal noise and rounds, in float32 and where it does not decide in float64. Returns the rows
+    and columns of undecided numbers.
     """
-    # float64 numbers from 2^52 to 2^53 are whole: a sum with 3 * 2^51 is rounded to a whole number
-    to_grid = 1.5 * 2.0**52 * grids
-    largest = float(np.maximum(values.max(initial=0.0), -values.min(initial=0.0))) + largest_noise
-    is_large = not largest <= _LARGEST_SUM * float(grids.min())
-    whole = 0.0
-    if is_large:
-        # next to large values the sum with noise loses bits: only the part between grid points gets noise
-        whole = np.rint(values / grids) * grids
-        noise += values - whole
-        largest = largest_noise + float(grids.max())
-    else:
-        noise += values
-    np.add(noise, to_grid, out=result)
-    result -= to_grid
-    noise -= result
-    distance = noise
-    if is_large:
-        result += whole
+    check_single_functions()
+    keys, scales = noise.keys[rows], np.array(noise.scales[rows])[:, None]
+    dim = bounded.shape[1]
 
-    # a little less than half a grid step: by the error of the noise, and by the rounding of the sum
-    limits = 0.5 * grids - 1.0001 * (errors + _UNIT * largest)
-    is_below = distance.max(1, initial=0.0, keepdims=True) <= limits
-    is_above = distance.min(1, initial=0.0, keepdims=True) >= -limits
-    if is_below.all() and is_above.all():
-        return np.empty((0, 2), dtype=np.int64)
-    return np.argwhere(~(np.abs(distance) <= limits))
+    if dim <= BLOCK:
+        doubtful = round_in_float32(bounded, words_of_rows(keys, dim + dim % 2), scales, grids, result)
+    else:
+
+        def round_piece(_: int, piece: tuple[int, int, int]) -> Doubtful:
+            row, start, stop = piece
+            size = stop - start
+            words = Keystream(keys[row], start).words(size + size % 2)
+            shape = (-1, min(size, BLOCK))  # a block of words in each line
+            values, target = (rows[row, start:stop].reshape(shape) for rows in (bounded, result))
+            numbers = round_in_float32(
+                values, words.reshape(len(values), -1), scales[row : row + 1], grids[row : row + 1], target
+            )
+            columns = start + BLOCK * numbers.rows + numbers.columns
+            return numbers._replace(rows=np.full_like(columns, row), columns=columns)
+
+        pieces = [(row, start, stop) for row in range(len(keys)) for start, stop in _pieces_of_blocks(dim)]
+        parts = zip(*threads.map_in_threads(round_piece, pieces), strict=True)
+        doubtful = Doubtful(*(np.concatenate(part) for part in parts))
+    undecided = round_doubtful(bounded, doubtful, scales, grids, result)
+    return list(zip(undecided.rows.tolist(), undecided.columns.tolist(), strict=True))
+
+
+def _pieces_of_blocks(dim: int) -> list[tuple[int, int]]:
+    """Returns the beginnings and ends of pieces of a row: some blocks of words each, and the rest alone."""
+    whole = dim // BLOCK * BLOCK
+    pieces = [(start, min(start + _PIECE_IN_FLOAT32, whole)) for start in range(0, whole, _PIECE_IN_FLOAT32)]
+    return [*pieces, (whole, dim)] if whole < dim else pieces
+
+
+def _round_approximation(
+    bounded: Array, noise: RealNoise, rows: slice, grids: Array, result: Array
+) -> list[tuple[int, int]]:
+    """Adds noise of any kind and rounds in float64. Returns the rows and columns of undecided numbers."""
+    sums, errors, largest_noise = noise.approximate(rows)
+
+    def round_columns(_: int, piece: int) -> list[tuple[int, int]]:
+        undecided = list[tuple[int, int]]()
+        for start in range(piece, min(piece + _PIECE, sums.shape[1]), _IN_CACHE):
+            columns = slice(start, start + _IN_CACHE)
+            values = bounded[:, columns]
+            uncertain = round_in_float64(values, sums[:, columns], grids, errors, largest_noise, result[:, columns])
+            undecided += [(row, start + column) for row, column in uncertain.tolist()]
+        return undecided
+
+    pieces = threads.map_in_threads(round_columns, range(0, sums.shape[1], _PIECE))
+    return [place for places in pieces for place in places]
 
 
 def _decided(value: float, noise: RealNoise, row: int, column: int, dim: int, grid: float) -> float:
@@ -130,7 +154,7 @@ def _decided(value: float, noise: RealNoise, row: int, column: int, dim: int, gr
 
 def _decided_by_extended(value: float, noise: np.longdouble, error: float, grid: float) -> float | None:
     """Returns one rounded number, from its noise in extended precision and a bound on its error; None if undecided."""
-    if not abs(value) <= _LARGEST_SUM * grid:
+    if not abs(value) <= LARGEST_SUM * grid:
         return None
     # for such a small value, its multiple of the grid and the remainder are exact
     whole = np.rint(value / grid)

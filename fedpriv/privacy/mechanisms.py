@@ -16,7 +16,7 @@ from fedpriv.distributed.devices import move_to_device
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import NormName
 from fedpriv.privacy.exact_over_time import CorrelatedRows, PairNoise, UnitNoise
-from fedpriv.privacy.exact_rounding import GRID_BITS, add_and_round
+from fedpriv.privacy.exact_rounding import COARSE_GRID_BITS, FINE_GRID_BITS, add_and_round
 from fedpriv.privacy.inverse_column import inverse_column
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.noise_history import NoiseHistory
@@ -58,6 +58,7 @@ EVERYBODY = -1
 """Replaces the client's index if noise is added to a sum over clients, and not to the row of one client."""
 
 _IN_CACHE, _ON_DEVICE = 2**15, 2**23  # numbers that get noise at once, on the CPU and on other devices
+_FLOAT32 = 2**17  # the same on the CPU for independent normal noise, most of which needs float32 only
 _OVER_TIME = 2**16  # the same on the CPU for correlated noise, where each block takes more steps
 
 
@@ -218,13 +219,16 @@ def add_noise(
         ConfigError: If a scale is not positive and finite.
         PrivacyError: If rows would share noise.
 
-    The result is rounded to multiples of about `2**-20` times the scale: the low bits of noise drawn in floating point
-    can reveal the value under it (Mironov, 2012). Where `is_rounded_exactly`, the real sum is rounded
-    (`exact_rounding`). Otherwise the float64 sum is rounded, which reduces this risk but is not proved to remove it.
+    The result is rounded to multiples of about `2**-8` times the scale of independent normal noise, and of about
+    `2**-20` times the scale of other noise: the low bits of noise drawn in floating point can reveal the value under it
+    (Mironov, 2012). Where `is_rounded_exactly`, the real sum is rounded (`exact_rounding`). Otherwise the float64 sum
+    is rounded, which reduces this risk but is not proved to remove it.
     """
     count, dim = bounded.shape
     _check_rows(count, scales, clients)
-    grids = [2.0 ** (math.ceil(math.log2(scale)) - GRID_BITS) for scale in scales]
+    is_independent = isinstance(mechanism, Gaussian) and past is None and pair_noise is None
+    grid_bits = COARSE_GRID_BITS if is_independent else FINE_GRID_BITS
+    grids = [2.0 ** (math.ceil(math.log2(scale)) - grid_bits) for scale in scales]
     if pair_noise is not None and len(set(scales)) > 1:
         raise PrivacyError(
             f"the noise scales {sorted(set(scales))} must be equal, because both clients of a pair add the same "
@@ -242,7 +246,7 @@ def add_noise(
             shared = shared.times(scales[0])
             _ = shared.rows  # drawn here, and not by several threads at once
             noise = SumOfNoise(noise, shared)
-        noised = _rounded_exactly(bounded, noise, grids)
+        noised = _rounded_exactly(bounded, noise, grids, _FLOAT32 if is_independent else _IN_CACHE)
     else:
         noised = _rounded_in_float64(
             bounded, scales, grids, mechanism, record, randomness, clients, amount, past, pair_noise
@@ -349,9 +353,7 @@ def _blocks(count: int, dim: int, numbers: int) -> list[slice]:
     return [slice(top, min(top + height, count)) for top in range(0, count, height)]
 
 
-def _rounded_exactly(
-    bounded: Tensor, noise: RealNoise, grids: Sequence[float], numbers_at_once: int = _IN_CACHE
-) -> Tensor:
+def _rounded_exactly(bounded: Tensor, noise: RealNoise, grids: Sequence[float], numbers_at_once: int) -> Tensor:
     """Returns sums with noise, rounded to their grids as real numbers, `[k, dim]` in float64 on the processor."""
     count, dim = bounded.shape
     noised = torch.empty(count, dim, dtype=torch.float64)

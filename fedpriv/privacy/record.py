@@ -61,7 +61,8 @@ class Record:
         clients: The clients that computed the query result; None means all of them.
         mechanism: Distribution of the noise. `"none"` is an exact release and has `non_private` set.
         norm: Norm in which a unit's contribution was clipped.
-        bound: Bound C on that norm, rounding included.
+        bound: Bound C on that norm, rounding included. If two contributions differ by at most D < 2C, it is D / 2 under
+            replace_one (`fedpriv.privacy.hulls`).
         noise_multiplier: Noise scale (standard deviation of a Gaussian, b of a Laplace) over sensitivity, where the
             sensitivity is C (add_remove) or 2C (replace_one). One number, or one for each of `clients`. With `pairs`
             this is a client's individual noise alone, and the cost also depends on `pairs` and on the participants.

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.clipping import ROUNDING, Clip
 from fedpriv.privacy.correlated import CorrelatedNoise
+from fedpriv.privacy.hulls import RowClip
 from fedpriv.privacy.matrices import BLT, BSR, Banded
 from fedpriv.privacy.mechanisms import NOISE_DISTRIBUTIONS, Gaussian, Mechanism
 from fedpriv.privacy.pairwise import PairRatio, Pairwise
@@ -409,10 +410,29 @@ class Privacy:
             fix = "noise that cancels between pairs has a known privacy cost only if it is Gaussian: use Gaussian noise"
             raise ConfigError("privacy.mechanism", self.mechanism.name, fix)
         self._check_cohort()
+        self._check_clip()
         if not self.private and not isinstance(self.noise, Independent):
             raise ConfigError(
                 "privacy.noise", str(self.noise), "correlated noise needs a private run; leave this setting out"
             )
+
+    def _check_clip(self) -> None:
+        """Raises if the diameter of a `RowClip` is used where a price assumes a norm of half the diameter."""
+        if not (isinstance(self.clip, RowClip) and self.private):
+            return
+        needed = {
+            "mechanism": (self.mechanism.name, self.mechanism.name == "gaussian", "Gaussian noise"),
+            "sampling": (self.sampling, self.sampling == FullBatch(), "full batches"),
+            "trust": (str(self.trust), self.cohort_rate == 1, "no secret cohorts"),
+            "noise": (str(self.noise), isinstance(self.noise, Independent), "independent noise"),
+            "noise_on": (self.noise_on, self.noise_on == "gradient", "noise on gradients"),
+        }
+        for name, (value, is_met, words) in needed.items():
+            if not is_met:
+                fix = (
+                    f"{type(self.clip).__name__} has a known privacy cost only with {words}: use that, or fedpriv.Clip"
+                )
+                raise ConfigError(f"privacy.{name}", value, fix)
 
     def _check_cohort(self) -> None:
         if self.cohort_rate == 1:
@@ -528,15 +548,17 @@ class Privacy:
 
     @property
     def sensitivity(self) -> float:
-        """Largest change of a clipped sum between neighbours, in the clip's norm: C for add_remove, 2C for
-        replace_one, plus the effect of rounding.
+        """Largest change of a clipped sum between neighbours, in the clip's norm: C for add_remove, the clip's diameter
+        (2C, or less for a `ConvexHull`) for replace_one, plus the effect of rounding.
         """
         return self.sensitivity_of(self.clip)
 
     def sensitivity_of(self, clip: Clip) -> float:
         """Returns the `sensitivity` for another clip."""
+        return self.radius_of(clip) * (2.0 if self.relation == "replace_one" else 1.0)
+
+    def radius_of(self, clip: Clip) -> float:
+        """Returns the bound C of a clip, or half of its diameter for replace_one, plus the effect of rounding."""
         if self.relation == "add_remove":
-            factor = 1.0
-        else:
-            factor = 2.0
-        return clip.bound * (1 + ROUNDING) * factor
+            return clip.bound * (1 + ROUNDING)
+        return clip.diameter / 2 * (1 + ROUNDING)

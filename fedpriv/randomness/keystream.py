@@ -228,6 +228,20 @@ def _normal_pairs(
     return radii
 
 
+def normals_of_words(
+    radius_words: NDArray[np.int64], angle_words: NDArray[np.int64], is_sine: NDArray[np.bool_], limits: RadiusLimits
+) -> tuple[Floats, tuple[float, float]]:
+    """Returns the draws of some pairs of words, `[n]`, NaN without an error bound, and the smallest and the largest
+    radius of the others.
+    """
+    radius = draw_odd_multiples(radius_words)
+    radius *= radius
+    np.sqrt(np.negative(np.log(radius, out=radius), out=radius), out=radius)
+    radii = bounded_radii(radius, limits)
+    angle = torch.from_numpy(angle_words * (math.pi * 2.0**-63))
+    return radius * np.where(is_sine, torch.sin(angle).numpy(), torch.cos(angle).numpy()), radii
+
+
 def bounded_radii(radius: Floats, limits: RadiusLimits) -> tuple[float, float]:
     """Sets radii outside the limits to NaN. Returns the smallest and the largest of the other radii."""
     least, largest = float(radius.min(initial=1.0)), float(radius.max(initial=1.0))

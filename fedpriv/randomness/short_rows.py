@@ -51,7 +51,7 @@ def bounded_normal_rows(
     keys: Sequence[bytes], size: int, scales: Sequence[float], limits: RadiusLimits = WIDE
 ) -> BoundedRows:
     """Returns rows of `size` normal draws, one for each key, times their scales; see `Keystream.bounded_normal`."""
-    words = _words_of_rows(keys, size + size % 2)
+    words = words_of_rows(keys, size + size % 2)
     half = words.shape[1] // 2
     radius = draw_odd_multiples(words[:, :half])
     radius *= radius
@@ -70,7 +70,7 @@ def bounded_normal_rows(
 
 def bounded_laplace_rows(keys: Sequence[bytes], size: int, scales: Sequence[float]) -> BoundedRows:
     """Returns rows of `size` Laplace draws, one for each key, times their scales; see `Keystream.bounded_laplace`."""
-    logs = np.abs(draw_odd_multiples(_words_of_rows(keys, 2 * size)))
+    logs = np.abs(draw_odd_multiples(words_of_rows(keys, 2 * size)))
     np.log(logs, out=logs)
     largest = limit_logarithms(logs)
     logs *= -_column(scales)
@@ -79,7 +79,7 @@ def bounded_laplace_rows(keys: Sequence[bytes], size: int, scales: Sequence[floa
     return BoundedRows(draws, _column(scales) * error, 1.01 * max(scales) * largest)
 
 
-def _words_of_rows(keys: Sequence[bytes], size: int) -> NDArray[np.int64]:
+def words_of_rows(keys: Sequence[bytes], size: int) -> NDArray[np.int64]:
     """Returns the first words of each key's stream, `[k, size]`."""
     words = np.empty((len(keys), size), "<i8")
     for key, row in zip(keys, words, strict=True):

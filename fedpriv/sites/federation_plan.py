@@ -241,9 +241,9 @@ class FederationPlan:
             PrivacyError: If statistics would have no noise, or protect something else than single rows.
         """
         privacy = make_privacy(config, self.cards)
-        if self.statistics is None:
-            return privacy
-        return self.statistics.check_privacy(privacy)
+        if self.statistics is not None:
+            return self.statistics.check_privacy(privacy)
+        return privacy
 
 
 @validate_arguments("propose")
@@ -302,11 +302,11 @@ def propose_statistics(
     config = check(Config, {"data": _placeholder(len(cards)), **_training_settings(dumped | {"seed": seed})})
     config = with_listed_links(config, len(cards))
     check_settings(config, len(cards))
-    joined = join_sections(asked.statistics)
-    check_statistics(config, joined, cards)
+    statistics = join_sections(asked.statistics)
+    check_statistics(config, statistics, cards)
     listed = config.model_dump(mode="json")
     settings: dict[str, Any] = {name: listed[name] for name in STATISTICS_SECTIONS}
-    _fill_in_noise(settings, config, joined.check_privacy(make_privacy(config, cards)), cards)
+    _fill_in_noise(settings, config, statistics.check_privacy(make_privacy(config, cards)), cards)
     return _write({"settings": settings, "statistics": dumped["statistics"]}, cards, coordinator)
 
 

@@ -75,7 +75,7 @@ def _load_vectors(settings: SiteSettings, statistics: JoinedStatistics) -> Datas
     if any(len(column) != size(split.train) for column in table.values()):
         raise DataError("the site's table has another number of rows than before: do not change it during a plan")
     own = {name: [column[row] for row in rows] for name, column in table.items()}
-    vectors, targets = statistics.examples(own).tensors
+    vectors, targets = statistics.examples(own, "sample").tensors
     return TensorDataset(vectors.float(), targets)
 
 

@@ -73,7 +73,7 @@ def check_statistics(config: Config, statistics: JoinedStatistics, cards: Sequen
         fix = f"must have at most {MOST_ENTRIES} entries together: ask for fewer statistics, or for fewer bins"
         raise ConfigError("statistics", statistics.width, fix)
     if config.privacy.unit != "sample":
-        fix = "sites release statistics that protect single rows: leave it out"
+        fix = "statistics between organisations protect single rows: use sample"
         raise ConfigError("privacy.unit", config.privacy.unit, fix)
     for card in cards:
         if card.size_declared:

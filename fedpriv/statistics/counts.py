@@ -6,12 +6,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise, product
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedpriv.errors import ConfigError
+from fedpriv.privacy import ConvexHull
 from fedpriv.settings import Positive, validate_arguments
 from fedpriv.statistics.estimates import Z95, Answer, Estimate
 from fedpriv.statistics.numbers import Bounds, bin_of, check_bins
@@ -32,7 +35,9 @@ _REST = ("other", "missing")
 
 
 class _Cells(ABC):
-    """Number of rows in each of some cells. The vector of a row is the unit vector of its cell, minus their mean."""
+    """Number of rows in each of some cells. A row's vector is the unit vector of its cell, minus the mean of all unit
+    vectors. Two vectors differ by at most sqrt 2.
+    """
 
     @abstractmethod
     def labels(self) -> list[str]:
@@ -53,13 +58,17 @@ class _Cells(ABC):
         return len(self.labels())
 
     @property
-    def radius(self) -> float:
-        """Norm of each vector."""
-        return math.sqrt(1 - 1 / self.width)
+    def clip(self) -> ConvexHull:
+        """See `Statistic`."""
+        return self._clip
+
+    @cached_property
+    def _clip(self) -> ConvexHull:
+        return ConvexHull(torch.eye(self.width, dtype=torch.float64) - 1 / self.width)
 
     def vectors(self, table: Table) -> Floats:
         """See `Statistic`."""
-        return np.eye(self.width)[self.cells(table)] - 1 / self.width
+        return np.eye(self.width)[self.cells(table)]
 
     def answer(self, mean: Floats, deviation: float, n: int) -> Answer:
         """See `Statistic`."""
@@ -70,6 +79,10 @@ class _Cells(ABC):
     def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
         """See `Statistic`."""
         return {"rows": Z95 * deviation * n}
+
+    def half_ranges(self, n: int) -> Mapping[str, float]:
+        """See `Statistic`."""
+        return {"rows": n / 2}
 
 
 @validate_arguments("statistics.histogram")
@@ -263,16 +276,20 @@ class GroupMeans:
         return 2 * (len(self.categories) + 2)
 
     @property
-    def radius(self) -> float:
-        """Of a unit vector, and of a number in [-1, 1] at the same place."""
-        return math.sqrt(2)
+    def clip(self) -> ConvexHull:
+        """See `Statistic`: the vertices are (e, e) and (e, -e) for the unit vectors e, at most 2 from each other."""
+        return self._clip
+
+    @cached_property
+    def _clip(self) -> ConvexHull:
+        units = torch.eye(self.width // 2, dtype=torch.float64)
+        return ConvexHull(torch.cat([torch.cat([units, units], 1), torch.cat([units, -units], 1)]))
 
     def vectors(self, table: Table) -> Floats:
-        """See `Statistic`."""
-        groups = self.width // 2
-        units = np.eye(groups)[positions_of(table, self.by, self.categories)]
-        u = np.nan_to_num(scaled_numbers(table, self.column, self.bounds))
-        return np.concatenate([units, units * u[:, None]], 1)
+        """See `Statistic`: (e, u e) is (1 + u) / 2 times (e, e) plus (1 - u) / 2 times (e, -e)."""
+        units = np.eye(self.width // 2)[positions_of(table, self.by, self.categories)]
+        share = (1 + np.nan_to_num(scaled_numbers(table, self.column, self.bounds))[:, None]) / 2
+        return np.concatenate([units * share, units * (1 - share)], 1)
 
     def answer(self, mean: Floats, deviation: float, n: int) -> Answer:
         """See `Statistic`."""
@@ -298,3 +315,7 @@ class GroupMeans:
             "rows of a group": Z95 * deviation * n,
             "mean of a group": Z95 * half * deviation * len(self.categories),
         }
+
+    def half_ranges(self, n: int) -> Mapping[str, float]:
+        """See `Statistic`."""
+        return {"rows of a group": n / 2, "mean of a group": (self.bounds[1] - self.bounds[0]) / 2}

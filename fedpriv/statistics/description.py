@@ -1,9 +1,12 @@
 """Releases the statistics of several owners' tables, in one round that the plan, ledger and budget of training know.
 
-The vectors of all statistics, each divided by its radius and multiplied by the square root of its share of the budget,
-are joined to one vector of norm at most 1 for each row. The mean of these vectors over all rows is one clipped and
-noised query (`fedpriv.gradient_descent` with a model that is linear in them), so privacy unit, neighbouring relation,
-trust, ledger and budget are those of a run with one round.
+The vectors of all statistics, each divided by half of its diameter and multiplied by the square root of its share of
+the budget, are joined to one vector for each row. Two of them differ by at most 2. The mean of these vectors over all
+rows is one clipped and noised query (`fedpriv.gradient_descent` with a model that is linear in them), so privacy unit,
+neighbouring relation, trust, ledger and budget are those of a run with one round.
+
+With unit `client`, the only vector of an owner is the mean of the vectors of its rows. It lies in the same convex set.
+Answers are then means over owners, in which each owner counts once.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +28,7 @@ from fedpriv.errors import ConfigError, DataError, PrivacyError
 from fedpriv.models import LinearRegression, Loss
 from fedpriv.network import Everyone, Star
 from fedpriv.planning import Compute, Plan, align_columns, make_plan
-from fedpriv.privacy import Clip, FullBatch, Gaussian, Privacy, release_scheme
+from fedpriv.privacy import BlockClip, Clip, ConvexHull, FullBatch, Gaussian, Local, Privacy, release_scheme
 from fedpriv.privacy.accounting import PrivacySpent
 from fedpriv.runs import Result, train
 from fedpriv.settings import validate_arguments
@@ -38,7 +42,6 @@ if TYPE_CHECKING:
 
 PURPOSE = "statistics, asked once"
 """How the name of a run that releases statistics begins."""
-_SLACK = 1 + 1e-9  # so that rounding clips no vector
 _WIDE = ("mean", "sd")  # answers that have both are lines of one table
 
 
@@ -49,8 +52,8 @@ class Description:
     Attributes:
         answers: The answers, by name.
         spent: The privacy cost of all answers together.
-        n_rows: Public number of rows of each owner.
-        deviation: Standard deviation of the noise in each entry of the joined mean, for vectors of norm at most 1.
+        n_rows: Public number of rows of each owner; with unit `client` 1 for each, because that number is private.
+        deviation: Standard deviation of the noise in each entry of the joined mean.
         result: The run that released them; None for a plan.
     """
 
@@ -125,7 +128,10 @@ class Description:
                 lines += ["", answer.name]
                 lines += [f"  {text}" for text in align_columns([(k, str(v)) for k, v in answer.values.items()])]
             lines += [f"  note: {note}" for note in answer.notes]
-        lines += ["", "[low, high] are 95 % intervals for these rows; they account for the noise, not for sampling"]
+        rows = "these rows"
+        if self.spent.unit == "client":
+            rows = "means over owners, in which each owner counts once"
+        lines += ["", f"[low, high] are 95 % intervals for {rows}; they account for the noise, not for sampling"]
         return "\n".join([*lines, f"privacy: {self.spent}"])
 
 
@@ -152,13 +158,14 @@ def describe(
         The answers with 95 % intervals, and their privacy cost.
 
     Guarantee: all answers together have the differential privacy of `spent`. Public are the settings of the statistics
-    and each owner's number of rows. Values that do not fit (text in a numeric column, an unknown category) count as
-    missing or other and never raise an error.
+    and each owner's number of rows; with unit `client` only the number of owners. Values that do not fit (text in a
+    numeric column, an unknown category) count as missing or other and never raise an error.
 
     Raises:
         ConfigError: If a setting cannot work.
         DataError: If a column is missing from a table, or the columns of a table differ in length.
-        PrivacyError: If the privacy settings have no noise, or protect something else than single rows.
+        PrivacyError: If the privacy settings have no noise, or protect whole owners (unit `client`) and the noise would
+            hide every answer, because there are too few owners.
 
     Examples:
         >>> import fedpriv
@@ -173,11 +180,13 @@ def describe(
     """
     owners = list_tables(tables)
     joined = JoinedStatistics.of(statistics)
-    sizes = [count_rows(table, joined.columns, number) for number, table in enumerate(owners)]
-    checked = check_privacy(privacy)
-    deviation = noise_deviation(checked, sizes)
+    checked = joined.check_privacy(privacy)
+    sizes = [count_rows(table, joined.columns, number, checked.unit) for number, table in enumerate(owners)]
+    deviation = joined.check_use(checked, sizes)
     result = train(
-        make_clients(joined.make_model(), joined.make_loss(), [joined.examples(table) for table in owners]),
+        make_clients(
+            joined.make_model(), joined.make_loss(), [joined.examples(table, checked.unit) for table in owners]
+        ),
         replace(_one_step(), name=joined.purpose),
         checked,
         rounds=1,
@@ -197,13 +206,13 @@ def plan_description(
     """Returns about half of the width of each interval, by statistic and label, without any data and at no cost.
 
     Args:
-        sizes: Public number of rows of each owner.
+        sizes: Public number of rows of each owner; with unit `client` only the number of owners matters.
         statistics: The statistics.
         privacy: The privacy settings.
 
     Raises:
         ConfigError: If a setting cannot work.
-        PrivacyError: If the privacy settings have no noise, or protect something else than single rows.
+        PrivacyError: See `describe`.
 
     Examples:
         >>> import fedpriv
@@ -214,7 +223,10 @@ def plan_description(
     """
     counts = [sizes] if isinstance(sizes, int) else list(sizes)
     joined = JoinedStatistics.of(statistics)
-    return joined.half_widths(noise_deviation(check_privacy(privacy), counts), sum(counts))
+    checked = joined.check_privacy(privacy)
+    if checked.unit == "client":
+        counts = [1] * len(counts)
+    return joined.half_widths(joined.check_use(checked, counts), sum(counts))
 
 
 def list_tables(tables: Table | Sequence[Table]) -> list[Table]:
@@ -233,11 +245,11 @@ def list_tables(tables: Table | Sequence[Table]) -> list[Table]:
     return owners
 
 
-def count_rows(table: Table, columns: Sequence[str], owner: int) -> int:
-    """Returns the number of rows of a table.
+def count_rows(table: Table, columns: Sequence[str], owner: int, unit: str) -> int:
+    """Returns the number of vectors of a table: one for each row, or one for the whole owner.
 
     Raises:
-        DataError: If a column is missing, there are no rows, or columns differ in length.
+        DataError: If a column is missing, columns differ in length, or there are no rows where their number is public.
     """
     missing = [column for column in columns if column not in table]
     if missing:
@@ -249,35 +261,11 @@ def count_rows(table: Table, columns: Sequence[str], owner: int) -> int:
     if len(lengths) > 1:
         raise DataError(f"the columns of the table of owner {owner} have different lengths: {sorted(lengths)}")
     (n,) = lengths
+    if unit == "client":
+        return 1
     if n == 0:
         raise DataError(f"the table of owner {owner} has no rows; leave this owner out")
     return n
-
-
-def check_privacy(privacy: Privacy) -> Privacy:
-    """Returns the settings with a clip bound for joined vectors.
-
-    Raises:
-        ConfigError: If they have batches, a clip bound, or other noise than Gaussian noise.
-        PrivacyError: If they have no noise, or protect something else than single rows.
-    """
-    if not privacy.private:
-        raise PrivacyError(
-            "statistics need noise: set privacy.epsilon, or compute exact ones with pandas if they may be exact"
-        )
-    if privacy.unit != "sample":
-        raise PrivacyError(
-            "statistics protect single rows (unit: sample). A whole client among few would need noise that hides every "
-            "answer, so unit: client is not offered"
-        )
-    if not isinstance(privacy.mechanism, Gaussian):
-        raise ConfigError("privacy.mechanism", privacy.mechanism.name, "statistics have Gaussian noise: leave it out")
-    if privacy.sampling != FullBatch():
-        fix = "statistics use all rows, since their intervals do not account for a sample of them: leave it out"
-        raise ConfigError("privacy.sampling", privacy.sampling, fix)
-    if privacy.clip != Clip(1.0):
-        raise ConfigError("privacy.clip", privacy.clip, "statistics bound their vectors themselves: leave it out")
-    return replace(privacy, clip=Clip(_SLACK))
 
 
 def noise_deviation(privacy: Privacy, sizes: Sequence[int]) -> float:
@@ -344,15 +332,40 @@ class JoinedStatistics:
         """Number of entries of a joined vector."""
         return sum(one.width for one in self.statistics)
 
-    @property
+    @cached_property
     def factors(self) -> list[float]:
         """By which the noise in a statistic's own vector is larger than in the joined one."""
         total = sum(one.weight for one in self.statistics)
-        return [one.radius / math.sqrt(one.weight / total) for one in self.statistics]
+        return [one.clip.diameter / 2 / math.sqrt(one.weight / total) for one in self.statistics]
+
+    @cached_property
+    def clip(self) -> BlockClip:
+        """Bounds joined vectors, each statistic's part by its own clip."""
+        return BlockClip(
+            [(one.width, _scaled(one.clip, 1 / f)) for one, f in zip(self.statistics, self.factors, strict=True)]
+        )
 
     def check_privacy(self, privacy: Privacy) -> Privacy:
-        """Returns the settings with a clip bound for joined vectors; see `check_privacy` of this module."""
-        return check_privacy(privacy)
+        """Returns the settings with the clip of the joined vectors.
+
+        Raises:
+            ConfigError: If they have batches, a clip bound, or other noise than Gaussian noise.
+            PrivacyError: If they have no noise.
+        """
+        if not privacy.private:
+            raise PrivacyError(
+                "statistics need noise: set privacy.epsilon, or compute exact ones with pandas if they may be exact"
+            )
+        if not isinstance(privacy.mechanism, Gaussian):
+            raise ConfigError(
+                "privacy.mechanism", privacy.mechanism.name, "statistics have Gaussian noise: leave it out"
+            )
+        if privacy.sampling != FullBatch():
+            fix = "statistics use all rows, since their intervals do not account for a sample of them: leave it out"
+            raise ConfigError("privacy.sampling", privacy.sampling, fix)
+        if privacy.clip != Clip(1.0):
+            raise ConfigError("privacy.clip", privacy.clip, "statistics bound their vectors themselves: leave it out")
+        return replace(privacy, clip=self.clip)
 
     def make_model(self) -> LinearRegression:
         """Returns a new model that is linear in the joined vectors, at zero."""
@@ -362,23 +375,62 @@ class JoinedStatistics:
         """Returns the loss that is the model's output, so that the gradient of a row is its vector."""
         return Loss(_outputs)
 
-    def examples(self, table: Table) -> TensorDataset:
-        """Returns the joined vectors of a table's rows as examples, with targets that the loss does not use."""
-        vectors = torch.from_numpy(self.vectors(table))
+    def examples(self, table: Table, unit: str) -> TensorDataset:
+        """Returns a table's examples, with targets that the loss does not use: the joined vectors of its rows, or with
+        unit `client` their mean.
+        """
+        vectors = torch.from_numpy(self.vectors(table) if unit == "sample" else self.mean_vector(table))
         return TensorDataset(vectors, torch.zeros(len(vectors)))
 
     def vectors(self, table: Table) -> Floats:
-        """Returns the joined vectors of a table's rows, `[n, width]`, of norm at most 1."""
-        return np.concatenate(
-            [one.vectors(table) / factor for one, factor in zip(self.statistics, self.factors, strict=True)], 1
-        )
+        """Returns the joined vectors of a table's rows, `[n, width]`, to be clipped by `clip`."""
+        parts = list[Floats]()
+        for one, factor in zip(self.statistics, self.factors, strict=True):
+            if isinstance(one.clip, ConvexHull):
+                parts.append(one.vectors(table))  # the scale is in the vertices
+            else:
+                parts.append(one.vectors(table) / factor)
+        return np.concatenate(parts, 1)
+
+    def mean_vector(self, table: Table) -> Floats:
+        """Returns the mean of the vectors of an owner's rows, `[1, width]`; without rows, the vector of a missing row.
+
+        An error would disclose whether an owner has rows.
+        """
+        if not len(table[self.columns[0]]):
+            table = {column: [None] for column in self.columns}
+        return self.vectors(table).mean(0, keepdims=True)
 
     def half_widths(self, deviation: float, n: int) -> dict[str, dict[str, float]]:
         """Returns about half of the width of each interval, by statistic and label; see `answers`."""
         return {
-            statistic.name: dict(statistic.half_widths(deviation * factor, n))
-            for statistic, factor in zip(self.statistics, self.factors, strict=True)
+            one.name: dict(one.half_widths(deviation * factor, n))
+            for one, factor in zip(self.statistics, self.factors, strict=True)
         }
+
+    def check_use(self, privacy: Privacy, sizes: Sequence[int]) -> float:
+        """Returns the deviation of the noise (`noise_deviation`).
+
+        Raises:
+            PrivacyError: If whole owners are protected, and the noise hides every answer.
+        """
+        n = sum(sizes)
+        deviation = noise_deviation(privacy, sizes)
+        if privacy.unit == "sample":
+            return deviation
+        widths = self.half_widths(deviation, n)
+        excess = min(
+            widths[one.name][label] / half for one in self.statistics for label, half in one.half_ranges(n).items()
+        )
+        if excess < 1:
+            return deviation
+        if isinstance(privacy.trust, Local):
+            excess **= 2  # the noise of the mean falls with the square root of n
+        raise PrivacyError(
+            f"privacy.unit 'client' protects whole owners, and there are {n}: at this epsilon the noise would hide "
+            f"every answer. With about {math.ceil(n * excess)} owners or more the first answer would be visible; use "
+            "unit 'sample', which protects single rows, a larger epsilon, or fewer statistics"
+        )
 
     def answers(self, mean: Floats, deviation: float, n: int) -> dict[str, Answer]:
         """Returns the answers by name, from the noised mean of the joined vectors."""
@@ -387,6 +439,13 @@ class JoinedStatistics:
             answers[one.name] = one.answer(mean[start : start + one.width] * factor, deviation * factor, n)
             start += one.width
         return answers
+
+
+def _scaled(clip: Clip, factor: float) -> Clip:
+    """Returns a clip for vectors that are multiplied by a factor."""
+    if isinstance(clip, ConvexHull):
+        return ConvexHull(clip.vertices * factor)
+    return Clip(clip.bound * factor)
 
 
 def _one_step() -> Strategy:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import torch
 
 from fedpriv.errors import ConfigError
+from fedpriv.privacy import Clip, ConvexHull
 from fedpriv.settings import Positive, validate_arguments
 from fedpriv.statistics import cumulative
 from fedpriv.statistics.estimates import Z95, Answer, Estimate
 from fedpriv.statistics.query import MOST_BINS, Floats, OfColumn, Table, check_bounds, numbers_of, scaled_numbers
 
 Bounds = tuple[float, float]
+ROUNDED_UP = 1 + 1e-9  # factor of a bound, so that rounding clips no vector
 _RELIABLE = 10.0  # rows that are not missing, over the deviation of the noise in their number, for an interval
 
 
@@ -53,9 +57,9 @@ class Mean(OfColumn):
         return 3
 
     @property
-    def radius(self) -> float:
-        """One."""
-        return 1.0
+    def clip(self) -> Clip:
+        """See `Statistic`; the vectors of both bounds differ by 2, so no smaller set than a ball helps."""
+        return Clip(ROUNDED_UP)
 
     def vectors(self, table: Table) -> Floats:
         """See `Statistic`."""
@@ -85,6 +89,10 @@ class Mean(OfColumn):
     def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
         """See `Statistic`; without missing values and for a mean in the middle."""
         return {"mean": Z95 * deviation * (self.bounds[1] - self.bounds[0]) / 2, "missing": Z95 * deviation}
+
+    def half_ranges(self, n: int) -> Mapping[str, float]:
+        """See `Statistic`."""
+        return {"mean": (self.bounds[1] - self.bounds[0]) / 2}
 
 
 @validate_arguments("statistics.quantiles")
@@ -132,25 +140,28 @@ class Quantiles(OfColumn):
         return self.bins + 1
 
     @property
-    def radius(self) -> float:
-        """Radius of the smallest ball around the vectors."""
-        return cumulative.radius(self.bins)
+    def clip(self) -> ConvexHull:
+        """See `Statistic`: a vertex for each bin, and one for missing values at the centre of the others."""
+        return self._clip
+
+    @cached_property
+    def _clip(self) -> ConvexHull:
+        vertices = np.zeros((self.width, self.width))
+        vertices[:-1, :-1] = cumulative.root(self.bins).T - cumulative.centre(self.bins)
+        vertices[-1, -1] = cumulative.radius(self.bins)
+        return ConvexHull(torch.from_numpy(vertices))
 
     def vectors(self, table: Table) -> Floats:
-        """See `Statistic`; a missing value has the centre of the bins' vectors."""
+        """See `Statistic`."""
         values = numbers_of(table, self.column)
         missing = np.isnan(values)
         position = bin_of(np.where(missing, self.bounds[0], values), self.bounds, self.bins)
-        columns = cumulative.root(self.bins).T - cumulative.centre(self.bins)
-        vectors = np.zeros((len(values), self.width))
-        vectors[~missing, :-1] = columns[position[~missing]]
-        vectors[missing, -1] = self.radius
-        return vectors
+        return np.eye(self.width)[np.where(missing, self.bins, position)]
 
     def answer(self, mean: Floats, deviation: float, n: int) -> Answer:
         """See `Statistic`."""
-        share_missing = mean[-1] / self.radius
-        missing_deviation = deviation / self.radius
+        share_missing = mean[-1] / cumulative.radius(self.bins)
+        missing_deviation = deviation / cumulative.radius(self.bins)
         present = 1 - share_missing
         values = {"missing": _share(share_missing, missing_deviation)}
         if present <= _RELIABLE * missing_deviation:
@@ -171,7 +182,14 @@ class Quantiles(OfColumn):
     def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
         """See `Statistic`: of the distribution function in its middle."""
         error = math.sqrt(float(np.square(cumulative.root(self.bins)[self.bins // 2]).sum()))
-        return {"distribution function": Z95 * deviation * error, "missing": Z95 * deviation / self.radius}
+        return {
+            "distribution function": Z95 * deviation * error,
+            "missing": Z95 * deviation / cumulative.radius(self.bins),
+        }
+
+    def half_ranges(self, n: int) -> Mapping[str, float]:
+        """See `Statistic`."""
+        return {"distribution function": 0.5}
 
 
 @validate_arguments("statistics.correlations")
@@ -222,9 +240,9 @@ class Correlations:
         return d + d * (d + 1) // 2
 
     @property
-    def radius(self) -> float:
-        """Of z and z z^T, where z has norm at most 1."""
-        return math.sqrt(2)
+    def clip(self) -> Clip:
+        """See `Statistic`: of z and z z^T, where z has norm at most 1."""
+        return Clip(math.sqrt(2) * ROUNDED_UP)
 
     def vectors(self, table: Table) -> Floats:
         """See `Statistic`."""
@@ -267,6 +285,10 @@ class Correlations:
         """See `Statistic`: for columns that use half of their range, about."""
         variance = 1 / (4 * len(self.bounds))
         return {"correlation": Z95 * deviation / math.sqrt(2) / variance}
+
+    def half_ranges(self, n: int) -> Mapping[str, float]:
+        """See `Statistic`."""
+        return {"correlation": 1.0}
 
 
 _MOST_COLUMNS = 40

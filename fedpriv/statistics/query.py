@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.errors import ConfigError
+from fedpriv.privacy import Clip
 from fedpriv.statistics.estimates import Answer
 
 Floats = NDArray[np.float64]
@@ -45,19 +47,19 @@ class Statistic(Protocol):
         ...
 
     @property
-    def radius(self) -> float:
-        """Bound on the l2 norm of a row's vector."""
+    def clip(self) -> Clip:
+        """Bounds a row's vector: a ball, or a `ConvexHull` that computes the vector from weights of its vertices."""
         ...
 
     def vectors(self, table: Table) -> Floats:
-        """Returns the vectors of an owner's rows, `[n, width]`."""
+        """Returns the vectors of an owner's rows, `[n, width]`; weights of vertices if `clip` is a `ConvexHull`."""
         ...
 
     def answer(self, mean: Floats, deviation: float, n: int) -> Answer:
         """Returns the answer.
 
         Args:
-            mean: Noised mean of the vectors of all rows, `[width]`.
+            mean: Noised mean of the clipped vectors of all rows, `[width]`.
             deviation: Standard deviation of the noise in each entry.
             n: Public number of all rows.
         """
@@ -65,6 +67,13 @@ class Statistic(Protocol):
 
     def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
         """Returns about half of the width of each interval before any data are read, by label."""
+        ...
+
+    def half_ranges(self, n: int) -> Mapping[str, float]:
+        """Returns half of the range of what the statistic is asked for, by labels of `half_widths`.
+
+        If each interval is wider than that range, the noise hides the statistic.
+        """
         ...
 
 
@@ -133,7 +142,7 @@ def check_bounds(field: str, bounds: tuple[float, float]) -> None:
         ConfigError: If they are not.
     """
     low, high = bounds
-    if not (np.isfinite(low) and np.isfinite(high) and low < high):
+    if not (low < high and math.isfinite(float(high) - float(low))):
         fix = "must be two numbers (low, high) from public knowledge: the data's own smallest and largest are private"
         raise ConfigError(field, bounds, fix)
 

@@ -142,7 +142,7 @@ def test_batch_guessing_attack_beats_sums(relation: str, noise: float, monkeypat
         noise_multiplier=noise,
         epsilon=None,
     )
-    game = run_game(made, 200, 10, compute_reach(made, 200, 10))
+    game = run_game(made, 600, 10, compute_reach(made, 600, 10))
     here, away = game.scores[game.took_part], game.scores[~game.took_part]
     advantage = (here[:, None] > away).mean()
     assert 0.65 < advantage < 0.999
@@ -151,6 +151,6 @@ def test_batch_guessing_attack_beats_sums(relation: str, noise: float, monkeypat
     monkeypatch.setattr(
         canaries, "_log_ratio_of_epoch", lambda ratios: sum(batch.present - batch.absent for batch in ratios)
     )
-    summed = run_game(made, 200, 10, compute_reach(made, 200, 10))
+    summed = run_game(made, 600, 10, compute_reach(made, 600, 10))
     by_sums = (summed.scores[summed.took_part][:, None] > summed.scores[~summed.took_part]).mean()
     assert advantage > by_sums + 0.03

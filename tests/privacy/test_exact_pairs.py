@@ -138,7 +138,7 @@ def test_correlated_releases_equal_rounded_real_sum(
     """Own noise and that of pairs go through one filter. The fine grid is that of a scale that is so much smaller."""
     count, dim, rounds = GRAPHS[name][0], 16, 4
     if fineness is not None:
-        monkeypatch.setattr("fedpriv.privacy.mechanisms.GRID_BITS", fineness)
+        monkeypatch.setattr("fedpriv.privacy.mechanisms.FINE_GRID_BITS", fineness)
     history = NoiseHistory(factor)
     column = inverse_by_definition(factor, rounds)
     values = torch.from_numpy(np.random.default_rng(2).normal(size=(count, dim)))

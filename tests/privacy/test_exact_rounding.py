@@ -15,7 +15,7 @@ import torch
 import fedpriv as fp
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.correlated import Factor
-from fedpriv.privacy.exact_rounding import _round_sums, add_and_round
+from fedpriv.privacy.exact_rounding import add_and_round
 from fedpriv.privacy.mechanisms import add_noise, is_rounded_exactly
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.normal_combinations import NormalCombinations
@@ -23,6 +23,7 @@ from fedpriv.privacy.pair_noise import draw_pair_noise
 from fedpriv.privacy.pairwise import Pairs
 from fedpriv.privacy.real_noise import GaussianRows, LaplaceRows, LaplaceSumRows, RealNoise, SumOfNoise
 from fedpriv.privacy.record import Record
+from fedpriv.privacy.rounding_stages import round_in_float64
 from fedpriv.randomness.keystream import Keystream
 from fedpriv.randomness.real_draws import Interval
 from fedpriv.randomness.short_rows import BoundedRows
@@ -122,7 +123,8 @@ def test_releases_rounded_exactly(law: str, amount: float):
         noise = LaplaceRows(keys_of(3), scales, dim)
     else:
         noise = LaplaceSumRows(keys_of(3), scales, dim, math.nextafter(amount, 2.0))
-    grids = np.array([[2.0 ** (math.ceil(math.log2(scale)) - 20)] for scale in scales])
+    bits = 8 if law == "gaussian" else 20
+    grids = np.array([[2.0 ** (math.ceil(math.log2(scale)) - bits)] for scale in scales])
     assert np.array_equal(released, rounded_in_multiple_precision(sums.numpy(), noise, grids))
 
 
@@ -274,7 +276,7 @@ def test_pair_noise_always_added():
 def test_sums_near_rounding_boundary_uncertain(side: int, value: float, error: float, gap: float, is_certain: bool):
     noise = np.array([[0.1, side * (0.5 - gap), 0.2]])
     result = np.empty((1, 3))
-    uncertain = _round_sums(np.full((1, 3), value), noise, np.ones((1, 1)), np.full((1, 1), error), 1.0, result)
+    uncertain = round_in_float64(np.full((1, 3), value), noise, np.ones((1, 1)), np.full((1, 1), error), 1.0, result)
     assert uncertain.tolist() == ([] if is_certain else [[0, 1]])
     assert result.tolist() == [[value] * 3]
 

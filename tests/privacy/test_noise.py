@@ -89,7 +89,8 @@ def test_noise_uncorrelated_across_rounds_and_clients(law: str) -> None:
     for name, (a, b) in pairs.items():
         correlation = float(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1])
         assert abs(correlation) < 4.5 / math.sqrt(a.numel()), f"{name}: {correlation}"
-        assert not (a == b).any(), name
+        # two independent numbers are often rounded to one multiple of the grid of normal noise
+        assert float((a == b).double().mean()) < 0.01, name
 
 
 def first_word(randomness: Randomness, *name) -> int:
@@ -169,7 +170,8 @@ def test_record_bound_includes_rounding() -> None:
 def test_releases_on_grid_of_claimed_scale(law: str, dtype: torch.dtype) -> None:
     oracle = oracle_of(digits_of(SIZES), privacy_of(law), dtype=dtype)
     released = oracle.gradient(start_rows(len(SIZES)).to(dtype)).double()
-    grid = 2.0 ** (math.ceil(math.log2(claimed_scale("replace_one"))) - 20)
+    bits = 8 if law == "gaussian" else 20
+    grid = 2.0 ** (math.ceil(math.log2(claimed_scale("replace_one"))) - bits)
     steps = released / grid
     assert steps.abs().max() < 2**24  # float32 holds every point of the grid up to here
     assert torch.equal(steps, steps.round())
@@ -189,11 +191,11 @@ def test_message_noise_has_claimed_scale() -> None:
 
 
 def test_release_of_float32_sums_is_float64() -> None:
-    """In float32, 1000 plus small noise would lie on a grid of 2^-14, and the low bits would not be noise."""
+    """In float32, 100 000 plus small noise would lie on a grid of 2^-7, and the low bits would not be noise."""
     record = Record(0, "gradient", 0, "gaussian", 1.0, "sample", "replace_one")
-    release = add_noise(torch.full((1, 200), 1000.0), [2.0**-6], fp.Gaussian(), record, Randomness(secret_seed=1), [0])
+    release = add_noise(torch.full((1, 200), 1e5), [2.0**-6], fp.Gaussian(), record, Randomness(secret_seed=1), [0])
     value = Ledger(Accountant(1, 1e-5)).open(release)
     assert value.dtype == torch.float64
-    grid = (value - 1000) * 2.0**26  # 2^-20 of the scale
+    grid = (value - 1e5) * 2.0**14  # 2^-8 of the scale
     assert torch.equal(grid, grid.round())
     assert len(grid.remainder(16).unique()) == 16

@@ -10,22 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from sites_in_memory import InMemory
-from statistics_sites import (
-    ASKED,
-    DATA,
-    NAMES,
-    PAIRWISE,
-    SIZES,
-    asked,
-    exact_mean,
-    join,
-    make_site,
-    make_sites,
-    plan_of,
-    table,
-)
+from statistics_sites import ASKED, DATA, NAMES, PAIRWISE, SIZES, asked, join, make_site, make_sites, plan_of, table
 
 import fedpriv as fp
 from fedpriv.config.statistics import join_sections
@@ -48,6 +36,12 @@ def close(sites: dict[int, Site]) -> None:
         site.close()
 
 
+def exact_mean() -> np.ndarray:
+    joined = join_sections(asked().statistics)
+    vectors = np.concatenate([joined.vectors(table(k, n)) for k, n in enumerate(SIZES)])
+    return joined.clip.rows(torch.from_numpy(vectors))[0].mean(0).numpy()
+
+
 @pytest.mark.parametrize("trust", ["local", PAIRWISE])
 def test_sites_release_what_one_process_describes(trust: str, tmp_path: Path) -> None:
     """The noise in the released mean has the deviation of `fedpriv.describe` with the same settings."""
@@ -62,9 +56,7 @@ def test_sites_release_what_one_process_describes(trust: str, tmp_path: Path) ->
     found = federation.describe()
     assert found is not None
     privacy = fp.Privacy(epsilon=0.2, delta=1e-5, trust=fp.Pairwise(1, 100.0) if "pairwise" in trust else fp.Local())
-    assert found.deviation == pytest.approx(
-        noise_deviation(join_sections(config.statistics).check_privacy(privacy), SIZES), rel=1e-6
-    )
+    assert found.deviation == pytest.approx(noise_deviation(plan.statistics.check_privacy(privacy), SIZES), rel=1e-6)
     noise = -federation.model.double().numpy() - exact_mean()
     # 66 entries: the mean of their squares is within 70 % of the variance in all but one of 10^4 draws
     assert 0.4 < np.square(noise).mean() / found.deviation**2 < 1.7
@@ -78,7 +70,6 @@ def test_sites_release_what_one_process_describes(trust: str, tmp_path: Path) ->
 
 def test_one_process_with_seeds_of_sites_has_same_answers(tmp_path: Path) -> None:
     """With the noise of all sites, one process releases the same numbers."""
-    import torch
     from sites_in_memory import AllSiteStreams
 
     from fedpriv.clients import make_clients
@@ -103,7 +94,7 @@ def test_one_process_with_seeds_of_sites_has_same_answers(tmp_path: Path) -> Non
     secrets = tuple(member.agreed_secrets() for member in members)
     randomness = AllSiteStreams(terms.seed, 0, 0, terms.hash, sites=streams, secrets=secrets)
     assert terms.statistics is not None
-    data = [terms.statistics.examples(table(k, n)).tensors for k, n in enumerate(SIZES)]
+    data = [terms.statistics.examples(table(k, n), "sample").tensors for k, n in enumerate(SIZES)]
     examples = [torch.utils.data.TensorDataset(x.float(), y) for x, y in data]
     population = Population(make_clients(terms.statistics.make_model(), terms.statistics.make_loss(), examples))
     start = population.reset_models(terms.start)
@@ -332,7 +323,7 @@ def test_lifetime_budget_of_the_data_reserves_statistics(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"unit": "client"}, ConfigError, r"privacy\.unit.*single rows"),
+        ({"unit": "client"}, ConfigError, "single rows"),
         ({"sampling": {"poisson": {"rate": 0.1}}}, ConfigError, r"privacy\.sampling"),
         ({"clip": {"bound": 2.0}}, ConfigError, r"privacy\.clip"),
         ({"mechanism": "laplace"}, FedprivError, r"privacy\.mechanism"),

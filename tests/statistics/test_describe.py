@@ -19,7 +19,7 @@ ASKED = [Quantiles("age", (0, 120)), Counts("sex", ["f", "m"])]
         ({"sampling": fp.Cyclic(3)}, fp.ConfigError, "privacy.sampling"),
         ({"clip": fp.Clip(5.0)}, fp.ConfigError, "privacy.clip"),
         ({"mechanism": fp.Laplace()}, fp.ConfigError, "privacy.mechanism"),
-        ({"unit": "client"}, fp.PrivacyError, "single rows"),
+        ({"unit": "client"}, fp.PrivacyError, "there are 1: "),
         ({"noise_on": "none", "epsilon": None}, fp.PrivacyError, "need noise"),
     ],
 )

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.errors import ConfigError
-from fedpriv.statistics import Correlations, Counts, CrossTable, GroupMeans, Histogram, Mean, Quantiles, Statistic
+from fedpriv.statistics import (
+    Correlations,
+    Counts,
+    CrossTable,
+    GroupMeans,
+    Histogram,
+    Mean,
+    Quantiles,
+    Statistic,
+    cumulative,
+)
 from fedpriv.statistics.description import JoinedStatistics
 
 RANGE = (-2.0, 10.0)
@@ -34,6 +46,11 @@ def table_of(*many):
     return {name: [row[name] for row in many] for name in "xycd"}
 
 
+def clipped(statistic, table):
+    """The vectors of a table's rows, as the sum has them."""
+    return statistic.clip.rows(torch.from_numpy(statistic.vectors(table)))[0].numpy()
+
+
 @pytest.mark.parametrize("statistic", STATISTICS, ids=lambda one: type(one).__name__)
 @given(row=rows)
 @settings(max_examples=60, deadline=None)
@@ -41,27 +58,68 @@ def test_vector_of_any_row_within_radius(statistic, row):
     vectors = statistic.vectors(table_of(row))
     assert vectors.shape == (1, statistic.width)
     assert np.isfinite(vectors).all()
-    assert np.linalg.norm(vectors) <= statistic.radius * (1 + 1e-12)
+    assert np.linalg.norm(clipped(statistic, table_of(row))) <= statistic.clip.bound * (1 + 1e-12)
 
 
 @given(one=rows, other=rows, more=st.lists(rows, max_size=3))
 @settings(max_examples=40, deadline=None)
 def test_replaced_row_moves_joined_sum_by_at_most_two(one, other, more):
     joined = JoinedStatistics(tuple(STATISTICS))
-    first, second = (joined.vectors(table_of(row, *more)) for row in (one, other))
+    first, second = (clipped(joined, table_of(row, *more)) for row in (one, other))
     assert np.array_equal(first[1:], second[1:])  # a row's vector depends on no other row
     assert np.linalg.norm(first.sum(0) - second.sum(0)) <= 2 * (1 + 1e-12)
 
 
-def test_joined_vectors_reach_one():
+def test_joined_vectors_differ_by_two():
     joined = JoinedStatistics((Counts("c", ["a", "b"]), Mean("x", RANGE, weight=3.0)))
-    norms = np.linalg.norm(joined.vectors({"c": ["a"], "x": [10.0]}), axis=1)
-    assert norms == pytest.approx([1.0])
+    first, second = clipped(joined, {"c": ["a", "b"], "x": [10.0, -2.0]})
+    assert np.linalg.norm(first - second) == pytest.approx(2.0)
+    assert joined.clip.diameter == pytest.approx(2.0)
+
+
+VALUES = {
+    "x": [*np.linspace(-2, 10, 49), math.nan],
+    "y": [-2.0, -1.0, 4.0, 9.9, 10.0, math.nan],
+    "c": ["a", "b", "z", ""],
+    "d": ["1", "2", "3", "9", ""],
+}
+
+
+@pytest.mark.parametrize(
+    ("statistic", "diameter"),
+    [
+        (STATISTICS[0], 2.0),
+        (STATISTICS[2], math.sqrt(2)),
+        (STATISTICS[3], math.sqrt(2)),
+        (STATISTICS[4], math.sqrt(2)),
+        (STATISTICS[5], 2.0),
+        (STATISTICS[1], None),
+        (Quantiles("x", RANGE, bins=48), None),
+    ],
+    ids=lambda one: getattr(one, "name", None),
+)
+def test_diameter_equals_largest_change_by_one_row(statistic, diameter):
+    """By brute force over all pairs of rows: of one value for each bin or category, and both bounds."""
+    values = [VALUES[column] for column in statistic.columns]
+    rows = dict(zip(statistic.columns, zip(*product(*values), strict=True), strict=True))
+    vectors = clipped(statistic, rows)
+    worst = max(float(np.linalg.norm(vectors - vector, axis=1).max()) for vector in vectors)
+    assert worst <= statistic.clip.diameter * (1 + 1e-12)
+    assert worst == pytest.approx(diameter or statistic.clip.diameter, rel=1e-8)
+
+
+def test_noise_is_smaller_than_that_of_balls_by_known_factors():
+    """As said in issue and design: 29 % for counts and means by group, 22 % for distribution functions."""
+    histogram, quantiles = Histogram("x", RANGE, bins=40), Quantiles("x", RANGE, bins=128)
+    assert histogram.clip.diameter / (2 * histogram.clip.bound) == pytest.approx(0.716, abs=0.002)
+    assert quantiles.clip.diameter == pytest.approx(2.02, abs=0.005)
+    assert quantiles.clip.diameter / (2 * cumulative.radius(128)) == pytest.approx(0.78, abs=0.01)
+    assert GroupMeans("x", RANGE, "c", ["a"]).clip.diameter / (2 * math.sqrt(2)) == pytest.approx(math.sqrt(0.5))
 
 
 def answered(statistic: Statistic, table, deviation: float = 0.0):
     n = len(next(iter(table.values())))
-    return statistic.answer(statistic.vectors(table).mean(0), deviation, n)
+    return statistic.answer(clipped(statistic, table).mean(0), deviation, n)
 
 
 DRAWS = np.random.default_rng(0)

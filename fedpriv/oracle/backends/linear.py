@@ -22,6 +22,9 @@ from fedpriv.oracle.backends.chains import is_flatten, traced_nodes
 from fedpriv.oracle.backends.functional import Functional, count, is_finite, is_on_cpu, is_one_row, without_nan
 from fedpriv.oracle.backends.summation import sum_of_products
 from fedpriv.privacy.clipping import Clip, NormName
+from fedpriv.privacy.hulls import RowClip
+
+_ENTRIES = 2**20  # of whole gradients that are held at once
 
 
 class GradientNorms(NamedTuple):
@@ -88,6 +91,8 @@ class LinearBackend:
         if clip is None:
             sums = self._outer_sum(deltas, batch.mask, x)
             return sums, count(self._broken(deltas, batch, sums) & batch.mask)
+        if isinstance(clip, RowClip):
+            return self._sum_of_rows(deltas, batch.mask, x, clip)
         norms, are_finite = self._gradient_norms(deltas, x, batch, clip)
         weights = clip.factors(norms) * batch.mask
         if are_finite:
@@ -135,6 +140,21 @@ class LinearBackend:
             lambda: self._products(weighted.where(weights > 0, 0), x.where(weights > 0, 0)),
             weights,
         )
+
+    def _sum_of_rows(self, deltas: Tensor, mask: Tensor, x: Tensor, clip: RowClip) -> tuple[Tensor, Tensor]:
+        """Returns `clipped_sum` for a clip that needs whole rows, some examples at a time."""
+        width = self._shape.numel() + self._has_bias * self._shape[0]
+        sums = torch.zeros(len(mask), width, dtype=torch.float64, device=x.device)
+        broken = torch.zeros(len(mask), dtype=torch.long, device=x.device)
+        height = max(_ENTRIES // max(sums.numel(), 1), 1)
+        for delta, cells, inputs in zip(*(tensor.split(height, 1) for tensor in (deltas, mask, x)), strict=True):
+            rows = (delta.unsqueeze(3) * inputs.unsqueeze(2)).flatten(2)
+            if self._has_bias:
+                rows = torch.cat([rows, delta], 2)
+            added, is_broken = clip.sums(rows, cells)
+            sums += added
+            broken += is_broken
+        return sums, broken
 
     def _products(self, weighted: Tensor, x: Tensor) -> Tensor:
         if weighted.dtype == torch.float64:

@@ -22,6 +22,7 @@ from fedpriv.oracle.backends.group_norm import FoldedGroupNorm
 from fedpriv.oracle.backends.padding import PaddedEmbedding
 from fedpriv.oracle.backends.recorded import DivergingExamplesError
 from fedpriv.privacy.clipping import Clip, NormName
+from fedpriv.privacy.hulls import RowClip
 from fedpriv.randomness.streams import torch_generators
 
 _MAX_EXAMPLES = 512  # examples at once on a CPU
@@ -95,6 +96,8 @@ class PerExample(ABC):
         """See `Backend.clipped_sum`."""
         if clip is None:
             return self._exact_sum(params, batch, anchor)
+        if isinstance(clip, RowClip):
+            return self._sum_of_rows(params, batch, clip, anchor)
         sums = torch.zeros(params.shape, dtype=torch.float64, device=params.device)
         broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
         for rows, gradients, norms, mask in self._blocks(params, batch, clip, anchor):
@@ -104,6 +107,16 @@ class PerExample(ABC):
                 # a weight of 0 is not enough: 0 * inf is nan
                 gradients = [gradient.masked(weights > 0) for gradient in gradients]
             add_all(sums[rows].split([gradient.size for gradient in gradients], 1), gradients, weights)
+        return sums, broken
+
+    def _sum_of_rows(self, params: Tensor, batch: Batch, clip: RowClip, anchor: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Returns `clipped_sum` for a clip that needs whole rows."""
+        sums = torch.zeros(params.shape, dtype=torch.float64, device=params.device)
+        broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
+        for rows, gradients, _, mask in self._blocks(params, batch, Clip(1.0), anchor):
+            added, is_broken = clip.sums(torch.cat([gradient.whole() for gradient in gradients], -1), mask)
+            sums[rows] += added
+            broken[rows] += is_broken
         return sums, broken
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:

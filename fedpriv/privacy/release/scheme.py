@@ -266,7 +266,7 @@ class ReleaseScheme(ABC):
             noise_multiplier: Noise scale divided by the sensitivity, for each client that replies; a single number if
                 it is the same for all.
         """
-        return self._record(answer, noise_multiplier, answer.clip.bound * (1 + ROUNDING))
+        return self._record(answer, noise_multiplier, self.privacy.radius_of(answer.clip))
 
     def _record(self, answer: Answer, noise_multiplier: PerClient, bound: float) -> Record:
         privacy = self.privacy
