@@ -383,9 +383,7 @@ DUAL_AVERAGING = [
         (0.6, 1.3, None),
         epsilons,
     ),
-    Experiment(
-        "dual-averaging-l1", PAPER, "figs. 3, 4", "the same for l1, without [19]", _WHERE, (0.5, 1.2, None), l1
-    ),
+    Experiment("dual-averaging-l1", PAPER, "figs. 3, 4", "the same for l1, without [19]", _WHERE, (0.5, 1.2, None), l1),
     Experiment(
         "dual-averaging-beyond",
         PAPER,
