@@ -371,7 +371,7 @@ DUAL_AVERAGING = [
         "fig. 1",
         "figure 1 with the paper's q, on copies",
         _WHERE,
-        (0.4, None, None),
+        (0.4, 1.8, None),
         size,
     ),
     Experiment(
