@@ -362,7 +362,7 @@ DUAL_AVERAGING = [
         "fig. 1",
         "gap against iterations, l2",
         _WHERE,
-        (0.3, None, None),
+        (0.3, 1.3, None),
         iterations,
     ),
     Experiment(
@@ -371,7 +371,7 @@ DUAL_AVERAGING = [
         "fig. 1",
         "figure 1 with the paper's q, on copies",
         _WHERE,
-        (0.4, None, None),
+        (0.4, 1.8, None),
         size,
     ),
     Experiment(
@@ -380,12 +380,10 @@ DUAL_AVERAGING = [
         "fig. 2",
         "gap and accuracy against epsilon, l2",
         _WHERE,
-        (0.6, None, None),
+        (0.6, 1.3, None),
         epsilons,
     ),
-    Experiment(
-        "dual-averaging-l1", PAPER, "figs. 3, 4", "the same for l1, without [19]", _WHERE, (0.5, None, None), l1
-    ),
+    Experiment("dual-averaging-l1", PAPER, "figs. 3, 4", "the same for l1, without [19]", _WHERE, (0.5, 1.2, None), l1),
     Experiment(
         "dual-averaging-beyond",
         PAPER,

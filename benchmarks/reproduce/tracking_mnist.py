@@ -365,7 +365,7 @@ MNIST = (
         "figures 6 to 8",
         "100 agents train a CNN at the published noise",
         ("mnist",),
-        (None, 5.5, None),
+        (0.7, 5.5, None),
         mnist_run,
     ),
     Experiment(
