@@ -15,7 +15,7 @@ from .checks import (
     validate_arguments,
 )
 from .pace import wait_for_pace
-from .plugins import Registry, RegistryEntry, refuse_plugins
+from .plugins import Registry, RegistryEntry, refuse_plugins, resolve_function
 from .translations import get_example, renamed_option, setting_for_option, suggest_fix, suggest_nearest
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "join_alternatives",
     "plugins",
     "refuse_plugins",
+    "resolve_function",
     "renamed_option",
     "setting_for_option",
     "suggest_fix",

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import yaml
 
+import fedpriv
 from fedpriv.config.base import check
-from fedpriv.config.statistics import StatisticsConfig
+from fedpriv.config.statistics import StatisticsConfig, join_sections
 from fedpriv.sites import FederationPlan, Site
 from fedpriv.sites.federation_plan import propose_statistics
 
@@ -54,6 +55,15 @@ def table(number: int, size: int) -> dict[str, list[str]]:
 def write(path: Path, columns: dict[str, list[str]]) -> None:
     rows = zip(*columns.values(), strict=True)
     path.write_text("\n".join([",".join(columns), *map(",".join, rows)]) + "\n")
+
+
+def exact_mean() -> np.ndarray:
+    """The mean of all hospitals' vectors, with almost no noise."""
+    tables = [table(number, size) for number, size in enumerate(SIZES)]
+    almost = fedpriv.Privacy(epsilon=1e5, delta=1e-5, trust=fedpriv.Central())
+    found = fedpriv.describe(tables, join_sections(asked().statistics).statistics, almost)
+    assert found.result is not None and found.deviation < 1e-4
+    return -found.result.params.double().view(-1).numpy()
 
 
 def make_site(folder: Path, number: int, *, data: dict[str, Any] | None = None, **settings: Any) -> Site:
