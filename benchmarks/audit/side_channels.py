@@ -155,9 +155,9 @@ def run_site(folder: Path, rounds: int, pace: float | None) -> Trace:
     )
     plan = propose(config, [site.card], fp.config.building.read_outline(config))
     site.join(plan.text, plan.fingerprint)
-    terms = site.terms(plan.hash)
+    resolved_plan = site.resolved_plan(plan.hash)
     trace, ledger, before = Trace(), folder / "north" / "runs" / plan.hash / "ledger.jsonl", 0
-    model = torch.zeros(terms.widths[0])
+    model = torch.zeros(resolved_plan.widths[0])
     for index in range(rounds):
         question = pack(TrainRequest(plan.hash, index, model))
         start, busy = time.perf_counter(), time.process_time()

@@ -70,9 +70,9 @@ def site_join(
     with closing(Site(folder)) as member:
         budget = member.budget
         text = plan.read_text(encoding="utf-8")
-        proposal, terms = member.consider(text)
-        names = neighbour_names(terms, [card.name for card in terms.cards].index(member.card.name))
-        if terms.is_graph:
+        proposal, resolved_plan = member.consider(text)
+        names = neighbour_names(resolved_plan, [card.name for card in resolved_plan.cards].index(member.card.name))
+        if resolved_plan.is_graph:
             server = f"no server: this site sends its rows to {', '.join(names)} only"
         else:
             server = "a server, which receives what all sites send"
@@ -80,8 +80,8 @@ def site_join(
             {
                 "plan": proposal.fingerprint,
                 "server": server,
-                "queries": _format_queries(proposal, terms),
-                "privacy cost": str(terms.plan.spent()),
+                "queries": _format_queries(proposal, resolved_plan),
+                "privacy cost": str(resolved_plan.plan.spent()),
                 "sites": ", ".join(f"{card.name} ({card.fingerprint[:9]}...)" for card in proposal.cards),
                 "budget": f"epsilon={budget.epsilon:g} (delta={budget.delta:g}) of this site, over all plans",
                 "spent so far": f"{member.spent()}, over all plans",
@@ -95,19 +95,19 @@ def site_join(
             return
         member.join(text, accept)
         command = f"fedpriv site run {folder} --connect tls/HOST:PORT"
-        if terms.is_graph:
+        if resolved_plan.is_graph:
             command = f"fedpriv site peer {folder} --listen tls/0.0.0.0:7447 --connect tls/NEIGHBOUR:7447"
         print_rows({"accepted": proposal.fingerprint, "next": command})
 
 
-def _format_queries(proposal: FederationPlan, terms: ResolvedPlan) -> str:
+def _format_queries(proposal: FederationPlan, resolved_plan: ResolvedPlan) -> str:
     """Returns what a plan asks of a site, as text."""
     from fedpriv.errors import format_count
 
-    if terms.statistics is not None:
+    if resolved_plan.statistics is not None:
         return proposal.purpose
-    n_answers = format_count(len(terms.plan.records), "answer")
-    return f"{terms.strategy.name}, {format_count(terms.rounds, 'round')}, {n_answers}"
+    n_answers = format_count(len(resolved_plan.plan.records), "answer")
+    return f"{resolved_plan.strategy.name}, {format_count(resolved_plan.rounds, 'round')}, {n_answers}"
 
 
 @site.command("absent")
@@ -201,17 +201,17 @@ def federate_plan(
         proposal = _plan_training(source, changes, descriptors, coordinator, folder)
     rows = {"plan": f"{folder / PLAN}, for each site to accept", "fingerprint": proposal.fingerprint}
 
-    terms = ResolvedPlan.of(proposal)
+    resolved_plan = ResolvedPlan.of(proposal)
     command = f"fedpriv federate run {folder}"
-    if terms.is_graph:
-        n_links = draw_graph(terms, folder / "graph.png")
+    if resolved_plan.is_graph:
+        n_links = draw_graph(resolved_plan, folder / "graph.png")
         rows["graph"] = f"{folder / 'graph.png'}: {format_count(n_links, 'link')}, no server"
         command = f"each site: fedpriv site join SITE {folder / PLAN}"
 
-    if terms.statistics is not None:
-        rows |= {"statistics": proposal.purpose, **_width_rows(terms)}
+    if resolved_plan.statistics is not None:
+        rows |= {"statistics": proposal.purpose, **_width_rows(resolved_plan)}
     else:
-        rows |= _pair_noise_rows(terms, len(descriptors))
+        rows |= _pair_noise_rows(resolved_plan, len(descriptors))
     print_rows({**rows, "next": command})
 
 
@@ -265,23 +265,23 @@ def _plan_statistics(
     return proposal
 
 
-def _width_rows(terms: ResolvedPlan) -> dict[str, str]:
+def _width_rows(resolved_plan: ResolvedPlan) -> dict[str, str]:
     """Returns about half of the width of each interval of a plan's statistics."""
     return {
         f"{name}: {label}": f"95 % interval of about ± {width:.3g}"
-        for name, widths in terms.half_widths().items()
+        for name, widths in resolved_plan.half_widths().items()
         for label, width in widths.items()
     }
 
 
-def _pair_noise_rows(terms: ResolvedPlan, n_sites: int) -> dict[str, str]:
+def _pair_noise_rows(resolved_plan: ResolvedPlan, n_sites: int) -> dict[str, str]:
     """Returns the effects of absent sites on the noise of pairs, at the plan's own settings; empty without pairs."""
     from fedpriv.forecast.pairs import forecast_pairs
     from fedpriv.privacy import Complete, Pairwise
 
     rows = dict[str, str]()
-    trust = terms.plan.privacy.trust
-    pairs = forecast_pairs(terms.plan, terms.network, terms.public)
+    trust = resolved_plan.plan.privacy.trust
+    pairs = forecast_pairs(resolved_plan.plan, resolved_plan.network, resolved_plan.public)
     if pairs is not None:
         for line in pairs.left:
             if (line.colluders, line.ratio) == (getattr(trust, "colluders", None), getattr(trust, "ratio", None)):

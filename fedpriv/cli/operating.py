@@ -76,14 +76,14 @@ def site_approve(folder: SiteFolder, fingerprint: Fingerprint) -> None:
     box = ProposalBox(folder)
     text = box.named(fingerprint).text
     plan = FederationPlan.read(text)
-    terms = ResolvedPlan.of(plan)
-    SiteSettings.read(folder / SETTINGS).policy.check(terms)
+    resolved_plan = ResolvedPlan.of(plan)
+    SiteSettings.read(folder / SETTINGS).policy.check(resolved_plan)
     box.decide(fingerprint, "approved")
     print_rows(
         {
             "approved": plan.fingerprint,
-            "asks": f"{terms.strategy.name}, {format_count(terms.rounds, 'round')}",
-            "costs": str(terms.plan.spent()),
+            "asks": f"{resolved_plan.strategy.name}, {format_count(resolved_plan.rounds, 'round')}",
+            "costs": str(resolved_plan.plan.spent()),
             "sites": ", ".join(card.name for card in plan.cards),
             "next": f"start fedpriv site run {folder} if it is not running; then: fedpriv site status {folder}",
         }

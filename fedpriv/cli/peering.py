@@ -85,7 +85,7 @@ def site_peer(
         print_rows(places)
         transport = PeersOverZenoh(
             proposal,
-            session.terms,
+            session.resolved_plan,
             session.number,
             listen=listen or (),
             connect=connect or (),
@@ -112,7 +112,7 @@ def _run(
     node = Node(running, proposal.hash, transport, patience=patience, test=running.test_data)
     print_rows(
         {
-            "node": f"{running.card.name}, round {node.round + 1} of {node.terms.rounds}",
+            "node": f"{running.card.name}, round {node.round + 1} of {node.resolved_plan.rounds}",
             "neighbours": ", ".join(node.neighbours),
             "plan": proposal.fingerprint,
             "spent so far": f"{running.spent()}, over all plans",

@@ -104,22 +104,22 @@ class Federation:
     def __init__(
         self, proposal: FederationPlan, transport: Transport, folder: str | Path, test: Dataset[Any] | None = None
     ) -> None:
-        self.terms = terms = ResolvedPlan.of(proposal)
-        if not isinstance(terms.network, Star):
+        self.resolved_plan = resolved_plan = ResolvedPlan.of(proposal)
+        if not isinstance(resolved_plan.network, Star):
             fix = "a plan on a graph has no server: each site runs its own node instead, see docs/howto/peers.md"
             raise ConfigError("plan.network.topology", "a graph", fix)
         self._transport, self._folder = transport, RunFolder(Path(folder))
-        self._network = RespondingStar(len(terms.cards), terms.network.cohort)
-        if test is None or terms.statistics is not None:
+        self._network = RespondingStar(len(resolved_plan.cards), resolved_plan.network.cohort)
+        if test is None or resolved_plan.statistics is not None:
             self._evaluate = None
         else:
-            self._evaluate = Evaluator(terms.model, terms.loss, test)
+            self._evaluate = Evaluator(resolved_plan.model, resolved_plan.loss, test)
         self._out_of_budget: dict[int, str] = {}  # sites that refuse every later round, with their code
         self._notices: list[AbsenceNotice] = []  # the notices that are sent to sites
         self._new_notices: list[AbsenceNotice] = []  # notices of the current round, sent from the next round on
-        verifying_keys = {number: card.verifying_key for number, card in enumerate(terms.cards)}
-        self._counters = CounterStore(self._folder.path, terms.hash, verifying_keys, self._folder.write)
-        self.progress = self._restore_progress(terms.begin())
+        verifying_keys = {number: card.verifying_key for number, card in enumerate(resolved_plan.cards)}
+        self._counters = CounterStore(self._folder.path, resolved_plan.hash, verifying_keys, self._folder.write)
+        self.progress = self._restore_progress(resolved_plan.begin())
         self.ended = None
         self._n_asked = 0  # rounds in which sites may have replied, also if the last was never used
 
@@ -131,20 +131,20 @@ class Federation:
     @property
     def strategy(self) -> Strategy:
         """The algorithm."""
-        return self.terms.strategy
+        return self.resolved_plan.strategy
 
     def describe(self) -> Description | None:
         """Returns the answers of a plan for statistics; None for training, or before all sites have replied."""
-        if self.terms.statistics is None or self.progress.round < self.terms.rounds:
+        if self.resolved_plan.statistics is None or self.progress.round < self.resolved_plan.rounds:
             return None
-        return self.terms.describe(self.model, self.spent())
+        return self.resolved_plan.describe(self.model, self.spent())
 
     def spent(self) -> PrivacySpent:
         """Returns an upper bound on each site's spending so far: no site releases more than its plan announces.
 
         If the federation ended before its plan, the end may depend on query results, so the whole plan is charged.
         """
-        plan = self.terms.plan
+        plan = self.resolved_plan.plan
         released = plan.records
         if self.ended is None:
             released = [record for record in plan.records if record.round < max(self._n_asked, self.progress.round)]
@@ -152,9 +152,9 @@ class Federation:
 
     def __iter__(self) -> Iterator[SiteRound]:
         """Trains round by round, until the plan or the sites' budgets end, and yields a report of each round."""
-        terms = self.terms
-        names = [card.name for card in terms.cards]
-        for index in range(self.progress.round, terms.rounds):
+        resolved_plan = self.resolved_plan
+        names = [card.name for card in resolved_plan.cards]
+        for index in range(self.progress.round, resolved_plan.rounds):
             if self.strategy.is_done(self.progress.server):
                 self.ended = "strategy"
                 return
@@ -162,7 +162,7 @@ class Federation:
             rows, absent = self._collect_messages(index)
             reasons = {names[site]: reason for site, reason in sorted(absent.items())}
             noticed = tuple(names[site] for site in sorted(self._notices_for(index)) if site in absent)
-            if not rows or (absent and terms.needs_everyone):
+            if not rows or (absent and resolved_plan.needs_everyone):
                 self.ended = f"absent: {', '.join(f'{name} ({reason})' for name, reason in reasons.items())}"
                 return
             if not self._advance(rows):
@@ -174,7 +174,7 @@ class Federation:
                 metrics = self._evaluate(self.model)
             self._save()
             answered = tuple(names[site] for site in sorted(rows))
-            yield SiteRound(index + 1, terms.rounds, answered, reasons, noticed, metrics)
+            yield SiteRound(index + 1, resolved_plan.rounds, answered, reasons, noticed, metrics)
         self.ended = "rounds"
 
     def close(self) -> None:
@@ -183,16 +183,20 @@ class Federation:
 
     def _collect_messages(self, index: int) -> tuple[dict[int, Tensor], dict[int, str]]:
         """Sends requests to a round's participants; returns their messages, each `[m]`, and why others sent none."""
-        terms = self.terms
+        resolved_plan = self.resolved_plan
         received = self.progress.received
-        cohort = self._network.participants(index, terms.public).tolist()
+        cohort = self._network.participants(index, resolved_plan.public).tolist()
         notices = {site: notice for site, notice in self._notices_for(index).items() if site in cohort}
         absent = {site: self._out_of_budget[site] for site in cohort if site in self._out_of_budget}
         absent |= {site: notice.reason for site, notice in notices.items()}
         unanswered = {
             site: pack(
                 TrainRequest(
-                    terms.hash, index, received[site].float(), tuple(notices.values()), self._counters.largest(site)
+                    resolved_plan.hash,
+                    index,
+                    received[site].float(),
+                    tuple(notices.values()),
+                    self._counters.largest(site),
                 )
             )
             for site in cohort
@@ -213,7 +217,7 @@ class Federation:
         """Adds the message of a reply to `rows`, or the reason for its absence to `absent`."""
         largest = _HUGE * (1 + float(self.progress.received.abs().max()))
         try:
-            reply = unpack_response(data, self.terms.widths[1])
+            reply = unpack_response(data, self.resolved_plan.widths[1])
             self._collect_notices(site, reply)
             is_rolled_back = self._collect_counter(site, reply)
         except (MalformedMessage, InvalidNotice, InvalidCounter):
@@ -225,7 +229,9 @@ class Federation:
             absent[site] = str(reply.code)
             if reply.code == "over_budget":
                 self._out_of_budget[site] = "over_budget"
-        elif (reply.plan, reply.round) != (self.terms.hash, index) or float(reply.message.abs().max()) > largest:
+        elif (reply.plan, reply.round) != (self.resolved_plan.hash, index) or float(
+            reply.message.abs().max()
+        ) > largest:
             absent[site] = "malformed"
         else:
             rows[site] = reply.message
@@ -236,10 +242,10 @@ class Federation:
         Raises:
             InvalidNotice: If the site has not signed one of them.
         """
-        terms = self.terms
+        resolved_plan = self.resolved_plan
         for notice in reply.notices:
-            notice.check(terms.hash, terms.cards, terms.rounds)
-            if notice.site != site or not terms.leaves_out:
+            notice.check(resolved_plan.hash, resolved_plan.cards, resolved_plan.rounds)
+            if notice.site != site or not resolved_plan.leaves_out:
                 raise InvalidNotice(
                     "the reply contains a notice of absence of another site, or the plan uses no notices"
                 )
@@ -291,7 +297,7 @@ class Federation:
             "over": sorted(self._out_of_budget),
             "notices": [notice.model_dump() for notice in self._notices],
         }
-        torch.save({"plan": self.terms.hash, "known": json.dumps(public_facts), **stored}, content)
+        torch.save({"plan": self.resolved_plan.hash, "known": json.dumps(public_facts), **stored}, content)
         self._folder.write(_STATE, content.getvalue())
 
     def _restore_progress(self, initial: TrainState) -> TrainState:
@@ -314,7 +320,7 @@ class Federation:
             raise FedprivError(
                 f"{path}, the progress of this federation, cannot be read; restore the file, or use another folder"
             ) from error
-        if plan != self.terms.hash:
+        if plan != self.resolved_plan.hash:
             raise FedprivError(f"{path} belongs to a federation with another plan; use another folder for this plan")
         self._out_of_budget = dict.fromkeys(out_of_budget, "over_budget")
         self._notices = notices

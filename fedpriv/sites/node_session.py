@@ -16,7 +16,7 @@ class NodeSession:
     """The data with which the node of a site takes part in a plan on a graph.
 
     Attributes:
-        terms: The plan.
+        resolved_plan: The plan.
         number: The site's number in the plan.
         folder: The folder of the plan, inside the site's folder.
         signing_key: The site's Ed25519 key, which signs its messages.
@@ -28,7 +28,7 @@ class NodeSession:
         check_counter: Raises RolledBack if the site once signed a larger counter than its files contain.
     """
 
-    terms: ResolvedPlan
+    resolved_plan: ResolvedPlan
     number: int
     folder: Path
     signing_key: bytes

@@ -55,7 +55,7 @@ class SitePlanFilter:
     others.
 
     Args:
-        terms: The plan.
+        resolved_plan: The plan.
         number: The site's number in it.
         accountant: Counts the releases of all plans of the site.
         on_record: The records of this plan's ledger that `accountant` has already counted, when a ledger is reopened.
@@ -63,15 +63,15 @@ class SitePlanFilter:
     """
 
     def __init__(
-        self, terms: ResolvedPlan, number: int, accountant: SiteAccountant, on_record: Sequence[Record] = ()
+        self, resolved_plan: ResolvedPlan, number: int, accountant: SiteAccountant, on_record: Sequence[Record] = ()
     ) -> None:
-        self._plan = terms.hash
+        self._plan = resolved_plan.hash
         self._number = number
-        self._n_sites = len(terms.cards)
+        self._n_sites = len(resolved_plan.cards)
         self._accountant = accountant
         self._on_record = deque(on_record)
         self._left_out = frozenset[int]()
-        self.planned = planned_records(terms, number)
+        self.planned = planned_records(resolved_plan, number)
 
     def leave_out(self, rounds: frozenset[int]) -> None:
         """Drops the releases of rounds with a signed absence notice; later rounds may use their budget."""
@@ -109,10 +109,10 @@ class SitePlanFilter:
         return self._accountant.first_refused(coming)
 
 
-def planned_records(terms: ResolvedPlan, number: int) -> list[Record]:
+def planned_records(resolved_plan: ResolvedPlan, number: int) -> list[Record]:
     """Returns one site's share of a plan's records, in order of their rounds."""
-    n_sites = len(terms.cards)
-    shared = [record for record in terms.plan.records if record.clients is None or number in record.clients]
+    n_sites = len(resolved_plan.cards)
+    shared = [record for record in resolved_plan.plan.records if record.clients is None or number in record.clients]
     return sorted((single_site_record(record, number, n_sites) for record in shared), key=lambda record: record.round)
 
 

@@ -58,17 +58,17 @@ def review(text: str, card: SiteDescriptor, policy: SitePolicy) -> tuple[Federat
         policy.check_settings(proposal.config(), proposal.outline)
     else:
         policy.check_statistics(proposal.statistics)
-    terms = ResolvedPlan.of(proposal)
-    stated = terms.plan.privacy.epsilon
-    actual = terms.plan.spent().epsilon
+    resolved_plan = ResolvedPlan.of(proposal)
+    stated = resolved_plan.plan.privacy.epsilon
+    actual = resolved_plan.plan.spent().epsilon
     if stated is not None and actual > stated * _ROUNDED:
         raise ConfigError(
             "plan.privacy.epsilon",
             stated,
             f"the plan's noise costs epsilon={actual:.4g}, more than the plan states: do not accept this plan",
         )
-    policy.check(terms)
-    return proposal, terms
+    policy.check(resolved_plan)
+    return proposal, resolved_plan
 
 
 def review_within(text: str, card: SiteDescriptor, policy: SitePolicy, seconds: int = REVIEW_SECONDS) -> None:

@@ -103,18 +103,18 @@ class SitePolicy(Section):
         """
         check_allowed(self.statistics, statistics)
 
-    def check(self, terms: ResolvedPlan) -> None:
+    def check(self, resolved_plan: ResolvedPlan) -> None:
         """Checks a plan before it is accepted.
 
         Raises:
             ConfigError: If the policy does not allow it; the error names the field of the policy.
         """
-        if terms.statistics is not None:
-            check_allowed(self.statistics, terms.statistics).check_epsilon(terms.plan.spent().epsilon)
-        self._check_largest("max_parameters", max(terms.widths))
-        self._check_largest("max_epsilon", terms.plan.spent().epsilon)
+        if resolved_plan.statistics is not None:
+            check_allowed(self.statistics, resolved_plan.statistics).check_epsilon(resolved_plan.plan.spent().epsilon)
+        self._check_largest("max_parameters", max(resolved_plan.widths))
+        self._check_largest("max_epsilon", resolved_plan.plan.spent().epsilon)
         least = self.min_noise_multiplier
-        noise = terms.plan.privacy.noise_multiplier
+        noise = resolved_plan.plan.privacy.noise_multiplier
         if least is not None and (noise is None or noise < least):
             raise ConfigError("policy.min_noise_multiplier", noise, f"the site's owner requires at least {least:g}")
 

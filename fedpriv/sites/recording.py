@@ -67,8 +67,8 @@ def record_federation(federation: Federation, folder: Path) -> Iterator[SiteRoun
         last = asdict(report)
         lines.append(strict_json.dumps(last).encode() + b"\n")
         yield report
-    if federation.terms.statistics is None:
-        write_model(federation.terms.model, federation.model, folder)
+    if federation.resolved_plan.statistics is None:
+        write_model(federation.resolved_plan.model, federation.model, folder)
     else:
         write_description(federation.describe(), folder)
     result = {
@@ -77,7 +77,7 @@ def record_federation(federation: Federation, folder: Path) -> Iterator[SiteRoun
         "metrics": last.get("metrics", {}),
         "absent": last.get("absent", {}),  # for the last round: each absent site, and the reason in one word
         "noticed": last.get("noticed", ()),
-        "plan": federation.terms.hash,
+        "plan": federation.resolved_plan.hash,
         "at_most": str(federation.spent()),
     }
     files.write_whole(folder / RESULT, strict_json.dumps(result, indent=2).encode() + b"\n")

@@ -20,24 +20,26 @@ class Reservation:
 
     Args:
         folder: The site's folder.
-        terms: The plan.
+        resolved_plan: The plan.
         number: The site's number in it.
 
     Raises:
         LedgerError: If the budget is missing, damaged or altered.
     """
 
-    def __init__(self, folder: SiteFolder, terms: ResolvedPlan, number: int) -> None:
+    def __init__(self, folder: SiteFolder, resolved_plan: ResolvedPlan, number: int) -> None:
         file = folder.settings.budget.file
         if file is None:
             self._budget = None
         else:
             self._budget = Budget(Path(file))
-        name = f"{terms.cards[number].signing_key}/{terms.hash}".encode()
+        name = f"{resolved_plan.cards[number].signing_key}/{resolved_plan.hash}".encode()
         run_name = hashlib.blake2b(name, digest_size=16).hexdigest()
-        shared = [record for record in terms.plan.records if record.clients is None or number in record.clients]
-        records = [single_site_record(record, number, len(terms.cards)) for record in shared]
-        self._cost = RunCost(f"site {folder.settings.name}, plan {terms.hash[:32]}", records, 1, run_name=run_name)
+        shared = [record for record in resolved_plan.plan.records if record.clients is None or number in record.clients]
+        records = [single_site_record(record, number, len(resolved_plan.cards)) for record in shared]
+        self._cost = RunCost(
+            f"site {folder.settings.name}, plan {resolved_plan.hash[:32]}", records, 1, run_name=run_name
+        )
 
     def check(self) -> None:
         """Raises an error for a plan that the budget does not allow; reserves nothing.

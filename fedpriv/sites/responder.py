@@ -80,7 +80,7 @@ class Responder:
             if not self._folder.settings.policy.is_open():
                 return make_refusal(plan, round_index, "closed")
             session = self._plans.session(plan)
-            if session.terms.is_graph is not from_node:
+            if session.resolved_plan.is_graph is not from_node:
                 return make_refusal("", round_index, "other_plan")
             return session.answer(request)
         except BudgetExhausted:

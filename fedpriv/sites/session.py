@@ -52,7 +52,7 @@ class SiteSession:
     Args:
         folder: The site's folder.
         proposal: The plan.
-        terms: The resolved plan.
+        resolved_plan: The resolved plan.
         accountant: Counts the releases of all plans of the site.
 
     Raises:
@@ -63,25 +63,25 @@ class SiteSession:
     """
 
     def __init__(
-        self, folder: SiteFolder, proposal: FederationPlan, terms: ResolvedPlan, accountant: SiteAccountant
+        self, folder: SiteFolder, proposal: FederationPlan, resolved_plan: ResolvedPlan, accountant: SiteAccountant
     ) -> None:
         self._folder = folder
         self._proposal = proposal
-        self.terms = terms
+        self.resolved_plan = resolved_plan
         if folder.is_closed(proposal):
             raise PrivacyError(
                 f"plan {proposal.fingerprint} is closed: the keys with which this site replied were destroyed "
                 "(fedpriv seal). Take part in another plan"
             )
         self.number = folder.number_in(proposal)
-        self._modes = Modes(torch.float32, needs_full_precision(terms.plan.privacy))
+        self._modes = Modes(torch.float32, needs_full_precision(resolved_plan.plan.privacy))
         with self._modes.fixed():
-            self._population = make_population(folder.settings, terms, self.number, proposal.outline)
+            self._population = make_population(folder.settings, resolved_plan, self.number, proposal.outline)
         backend = select_backend("auto", self._population).backend
         self._constants = checksum_constants(self._population.model)
         self._state_check = StateCheck(self._population, backend, copy_unused_backend(backend))
-        self._check_rounds = draw_check_rounds(terms.rounds) | {terms.rounds - 1}
-        self._randomness = Randomness(terms.seed, new_secret(), secrets.randbits(62), terms.hash)
+        self._check_rounds = draw_check_rounds(resolved_plan.rounds) | {resolved_plan.rounds - 1}
+        self._randomness = Randomness(resolved_plan.seed, new_secret(), secrets.randbits(62), resolved_plan.hash)
 
         # reject examples that differ from the ones of earlier replies, before the ledger is opened
         released = folder.released(proposal)
@@ -89,24 +89,24 @@ class SiteSession:
         folder.check_data(proposal, digest, has_released=bool(released))
 
         self._accountant = accountant
-        self._filter = SitePlanFilter(terms, self.number, accountant, released)
+        self._filter = SitePlanFilter(resolved_plan, self.number, accountant, released)
         self._ledger = self._open_ledger(self._filter)
         if self._ledger.is_void:
             raise PrivacyError(KEPT)
         self._oracle = data_oracle(
             self._population,
             ClippedSums(backend, 1, torch.device("cpu")),
-            terms.plan.privacy,
+            resolved_plan.plan.privacy,
             self._ledger,
             self._randomness,
             _fill_with_own,
             pair_secrets=self._secrets(),
-            table=terms.plan.releases,
+            table=resolved_plan.plan.releases,
         )
 
         # the state of the client update after the last answered round
         state = folder.session_state(proposal)
-        first = terms.strategy.local_step.init(terms.start[None])
+        first = resolved_plan.strategy.local_step.init(resolved_plan.start[None])
         if state.local is None:
             self._local = first
         else:
@@ -125,15 +125,15 @@ class SiteSession:
         round_index = question.round
         self.check_counter(question.counter)
         state = self._folder.session_state(self._proposal)
-        if len(question.received) != self.terms.widths[0]:
+        if len(question.received) != self.resolved_plan.widths[0]:
             return self._refusal(question, "malformed")
         if round_index == state.round:
             if _digest(question) == state.question:
                 return state.reply
             return self._refusal(question, "other_point")
-        if not self.last_round < round_index < self.terms.rounds:
+        if not self.last_round < round_index < self.resolved_plan.rounds:
             return self._refusal(question, "other_round")
-        if self.number not in self.terms.cohort(round_index):
+        if self.number not in self.resolved_plan.cohort(round_index):
             return self._refusal(question, "not_in_cohort")
         absent = self._absent_participants(question)
         if self.number in absent or any(notice.covers(round_index) for notice in self._notices):
@@ -154,16 +154,16 @@ class SiteSession:
             ConfigError: If a round is over or not in the plan, too many notices are open, or the plan cannot use
                 notices.
         """
-        if not self.terms.leaves_out:
+        if not self.resolved_plan.leaves_out:
             fix = (
                 "this plan uses no notices of absence: they need pairwise trust in which every two sites share a "
                 "secret, and rounds in which not all sites must reply"
             )
             raise ConfigError("notice", self._proposal.fingerprint, fix)
-        if not self.last_round < first <= last < self.terms.rounds:
+        if not self.last_round < first <= last < self.resolved_plan.rounds:
             fix = (
-                f"must be rounds that are not over, from {self.last_round + 2} to {self.terms.rounds}, the first one "
-                "first"
+                f"must be rounds that are not over, from {self.last_round + 2} to {self.resolved_plan.rounds}, the first "
+                "one first"
             )
             raise ConfigError("notice.rounds", f"{first + 1}-{last + 1}", fix)
         if self._n_open_notices >= MAX_OPEN_NOTICES:
@@ -173,7 +173,7 @@ class SiteSession:
                 f"at most {MAX_OPEN_NOTICES} notices of absence may be open at a time: cover more rounds with one "
                 "notice",
             )
-        notice = AbsenceNotice.signed(self.signing_key, self.terms.hash, self.number, first, last, reason)
+        notice = AbsenceNotice.signed(self.signing_key, self.resolved_plan.hash, self.number, first, last, reason)
         self._folder.write_notices(self._proposal, [*self._notices, notice])
         self._notices.append(notice)
         return notice
@@ -196,8 +196,8 @@ class SiteSession:
 
     def _announce_end_of_budget(self) -> None:
         """Signs a notice for the rounds that the budget will not allow, so that others can omit the pairs."""
-        last = self.terms.rounds - 1
-        if not self.terms.leaves_out or any(notice.last == last for notice in self._notices):
+        last = self.resolved_plan.rounds - 1
+        if not self.resolved_plan.leaves_out or any(notice.last == last for notice in self._notices):
             return
         if self._n_open_notices >= MAX_OPEN_NOTICES:
             return
@@ -214,11 +214,11 @@ class SiteSession:
 
     def _rounds_to_come(self) -> frozenset[int]:
         """Returns the rounds in which the site may still reply: neither over, nor covered by one of its notices."""
-        return frozenset(range(self.last_round + 1, self.terms.rounds)) - self._covered_rounds()
+        return frozenset(range(self.last_round + 1, self.resolved_plan.rounds)) - self._covered_rounds()
 
     def _covered_rounds(self) -> frozenset[int]:
         """Returns the rounds for which the site has signed an absence notice."""
-        rounds = range(self.terms.rounds)
+        rounds = range(self.resolved_plan.rounds)
         return frozenset(index for index in rounds if any(notice.covers(index) for notice in self._notices))
 
     def _has_state(self) -> bool:
@@ -231,23 +231,25 @@ class SiteSession:
         Raises:
             InvalidNotice: If a notice is forged, for another run or round, or not allowed in this plan.
         """
-        terms = self.terms
-        if question.notices and not terms.leaves_out:
+        resolved_plan = self.resolved_plan
+        if question.notices and not resolved_plan.leaves_out:
             raise InvalidNotice("the request contains notices of absence, but this plan uses none")
         for notice in question.notices:
-            notice.check(terms.hash, terms.cards, terms.rounds)
-        return absent_sites(question.notices, question.round, terms.cohort(question.round).tolist())
+            notice.check(resolved_plan.hash, resolved_plan.cards, resolved_plan.rounds)
+        return absent_sites(question.notices, question.round, resolved_plan.cohort(question.round).tolist())
 
     def _take_part(self, question: TrainRequest, absent: frozenset[int]) -> bytes:
         """Takes part in a round; returns the reply, which is on disk together with the new state."""
-        terms = self.terms
+        resolved_plan = self.resolved_plan
         index = question.round
         self._filter.leave_out(self._covered_rounds())
-        client_input = ClientInput(index, terms.cohort(index), question.received[None], terms.common[index])
+        client_input = ClientInput(
+            index, resolved_plan.cohort(index), question.received[None], resolved_plan.common[index]
+        )
         self._oracle.engine.excluded = absent
         draws = seed_torch_draws(self._randomness.torch_seed("local", index, self.number), torch.device("cpu"))
         with self._modes.fixed(), draws:
-            message, local = client_update(terms.strategy, self._oracle, client_input, self._local)
+            message, local = client_update(resolved_plan.strategy, self._oracle, client_input, self._local)
         if find_changed_constants(self._population.model, self._constants):
             self._ledger.void("a forward pass changed a frozen parameter or a buffer")
             raise PrivacyError("a forward pass changed a frozen parameter or a buffer")
@@ -256,7 +258,9 @@ class SiteSession:
             raise PrivacyError(KEPT)
         # the ledger is on disk before the state, and both before the reply is sent
         counter = self.sign_counter()
-        response = TrainResponse(terms.hash, index, message[0].float(), None, self._open_notices(index), counter)
+        response = TrainResponse(
+            resolved_plan.hash, index, message[0].float(), None, self._open_notices(index), counter
+        )
         reply = pack(response)
         state = SessionState(
             round=index,
@@ -271,7 +275,7 @@ class SiteSession:
 
     def _refusal(self, question: TrainRequest, code: Code) -> TrainResponse:
         notices = self._open_notices(question.round)
-        return TrainResponse(self.terms.hash, question.round, None, code, notices, self.sign_counter())
+        return TrainResponse(self.resolved_plan.hash, question.round, None, code, notices, self.sign_counter())
 
     def check_counter(self, counter: ReplyCounter | None) -> None:
         """Compares a counter that this site has signed with its records.
@@ -282,7 +286,7 @@ class SiteSession:
         """
         if counter is None:
             return
-        counter.check(self.terms.hash, self.number, self.terms.cards[self.number].verifying_key)
+        counter.check(self.resolved_plan.hash, self.number, self.resolved_plan.cards[self.number].verifying_key)
         if counter.exceeds(len(self._ledger.records), len(self._notices)):
             self._folder.remember_rollback(counter)
             check_rollback(self._folder.path)
@@ -293,7 +297,7 @@ class SiteSession:
         self._ledger.sync()
         return ReplyCounter.signed(
             self.signing_key,
-            self.terms.hash,
+            self.resolved_plan.hash,
             self.number,
             records=len(self._ledger.records),
             notices=len(self._notices),
@@ -305,20 +309,20 @@ class SiteSession:
 
     def _secrets(self) -> AgreedSecrets | None:
         """Returns the secrets that the site shares with the others; None if the plan has no pairwise noise."""
-        if not isinstance(self.terms.plan.privacy.trust, KeyAgreedPairwise):
+        if not isinstance(self.resolved_plan.plan.privacy.trust, KeyAgreedPairwise):
             return None
         return self.agreed_secrets()
 
     def agreed_secrets(self) -> AgreedSecrets:
         """Returns the secrets that the site shares with each other site, from their X25519 keys in the plan."""
-        public = {number: card.key for number, card in enumerate(self.terms.cards)}
-        private = self._folder.keys.private_key_of(self.terms.cards[self.number])
-        return AgreedSecrets(self.number, private, public, bytes.fromhex(self.terms.hash))
+        public = {number: card.key for number, card in enumerate(self.resolved_plan.cards)}
+        private = self._folder.keys.private_key_of(self.resolved_plan.cards[self.number])
+        return AgreedSecrets(self.number, private, public, bytes.fromhex(self.resolved_plan.hash))
 
     @property
     def signing_key(self) -> bytes:
         """The site's Ed25519 key in the plan, 32 bytes."""
-        return self._folder.keys.signing_key_of(self.terms.cards[self.number])
+        return self._folder.keys.signing_key_of(self.resolved_plan.cards[self.number])
 
     def _data_key(self) -> bytes:
         """Returns the key of the digest of the site's examples, derived from the site's key in the plan."""
@@ -332,7 +336,7 @@ class SiteSession:
             n_replied = folder.session_state(self._proposal).records
             ledger = Ledger.resume(path, guard, n_replied)
         else:
-            plan = self.terms.plan
+            plan = self.resolved_plan.plan
             paired = make_pairwise_facts(make_pairs(plan.privacy, plan.n_clients))
             header = {"n_clients": plan.n_clients, "delta": plan.privacy.delta, **paired, "planned": len(plan.records)}
             folder.run(self._proposal)

@@ -138,7 +138,10 @@ class Site:
         """Returns the progress of each plan for which this object has sent or prepared replies."""
         with self._lock:
             sessions = self._plans.sessions
-        return [PlanProgress(plan, session.last_round + 1, session.terms.rounds) for plan, session in sessions.items()]
+        return [
+            PlanProgress(plan, session.last_round + 1, session.resolved_plan.rounds)
+            for plan, session in sessions.items()
+        ]
 
     @property
     def test_data(self) -> Dataset[Any]:
@@ -162,10 +165,10 @@ class Site:
                 columns that the site does not have.
             DataError: If the site's table cannot be read.
         """
-        proposal, terms = review(text, self.card, self.settings.policy)
+        proposal, resolved_plan = review(text, self.card, self.settings.policy)
         if proposal.statistics is not None:
             read_table(self.settings.data, proposal.statistics)
-        return proposal, terms
+        return proposal, resolved_plan
 
     def join(self, text: str, accept: str) -> FederationPlan:
         """Accepts a plan (settings, privacy cost, keys of all sites); the site then replies to its requests.
@@ -181,10 +184,10 @@ class Site:
             PrivacyError: If that budget's guarantee is stronger than the plan's, or differs from the site's other
                 plans'.
         """
-        proposal, terms = self.consider(text)
+        proposal, resolved_plan = self.consider(text)
         check_fingerprint("accept", accept, [proposal.hash])
         with self._lock:
-            self._plans.accept(proposal, terms)
+            self._plans.accept(proposal, resolved_plan)
         return proposal
 
     def answer(self, question: bytes, party: str = "") -> bytes:
@@ -275,14 +278,14 @@ class Site:
             )
         with self._lock:
             session = self._plans.session(plan)
-            if not session.terms.is_graph:
+            if not session.resolved_plan.is_graph:
                 raise ConfigError(
                     "plan.network.topology",
                     "star",
                     "only plans on a graph have nodes, but this plan has a server: use fedpriv site run",
                 )
             return NodeSession(
-                terms=session.terms,
+                resolved_plan=session.resolved_plan,
                 number=session.number,
                 folder=self._folder.run(self.plans[plan]),
                 signing_key=session.signing_key,
@@ -333,10 +336,10 @@ class Site:
         """The accepted plans that are not closed (`fedpriv seal`), by their hash."""
         return self._plans.open
 
-    def terms(self, plan: str) -> ResolvedPlan:
+    def resolved_plan(self, plan: str) -> ResolvedPlan:
         """Returns the resolved plan with this hash, which the site has accepted."""
         with self._lock:
-            return self._plans.session(plan).terms
+            return self._plans.session(plan).resolved_plan
 
     def close(self) -> None:
         """Releases the site for other processes."""

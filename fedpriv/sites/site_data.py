@@ -79,12 +79,14 @@ def _load_vectors(settings: SiteSettings, statistics: JoinedStatistics) -> Datas
     return TensorDataset(vectors.float(), targets)
 
 
-def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, outline: PublicDataInfo) -> Population:
+def make_population(
+    settings: SiteSettings, resolved_plan: ResolvedPlan, number: int, outline: PublicDataInfo
+) -> Population:
     """Returns a site's examples with the model of a plan, checked as in a run of one process.
 
     Args:
         settings: The site's settings.
-        terms: The plan.
+        resolved_plan: The plan.
         number: The site's number in it.
         outline: Shape and type of an example in the plan.
 
@@ -92,23 +94,23 @@ def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, ou
         ConfigError: If the examples do not match the plan, or the model cannot be used.
         DataError: If they cannot be used, or their number does not match the card.
     """
-    privacy = terms.plan.privacy
-    card = terms.cards[number]
-    if terms.statistics is None:
+    privacy = resolved_plan.plan.privacy
+    card = resolved_plan.cards[number]
+    if resolved_plan.statistics is None:
         dataset = _load_examples(settings, outline)
         views = settings.data.augmentation
     else:
-        dataset = _load_vectors(settings, terms.statistics)
+        dataset = _load_vectors(settings, resolved_plan.statistics)
         views = None
 
     # one client, with all examples
-    models.validate_model(terms.model)
-    (problem,) = terms.config.problem.everyones()
+    models.validate_model(resolved_plan.model)
+    (problem,) = resolved_plan.config.problem.everyones()
     if card.size_declared:
         declared_size = card.size
     else:
         declared_size = None
-    client = Client(terms.model, terms.loss, DataLoader(dataset), declared_size, problem, views)
+    client = Client(resolved_plan.model, resolved_plan.loss, DataLoader(dataset), declared_size, problem, views)
     if card.size != client.public_size:
         raise DataError(
             "the site's card states another number of examples than its data have: restore the data, or create a new "
@@ -118,8 +120,8 @@ def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, ou
     public_sizes([client], privacy)
     for warning in check_ownership([client], None, privacy):
         warn(warning)
-    shard = ClientShard([number], terms.sizes, len(terms.cards))
+    shard = ClientShard([number], resolved_plan.sizes, len(resolved_plan.cards))
     population = Population([client], shard=shard)
-    check_problem(terms.strategy, [problem], privacy, terms.plan.queries, compare=False)
+    check_problem(resolved_plan.strategy, [problem], privacy, resolved_plan.plan.queries, compare=False)
     validate_per_example(population, privacy)
     return population

@@ -56,19 +56,19 @@ class SitePlans:
         """
         if plan not in self._sessions:
             proposal = self.accepted[plan]
-            terms = ResolvedPlan.of(proposal)
-            Reservation(self._folder, terms, self._folder.number_in(proposal)).check_made()
-            session = SiteSession(self._folder, proposal, terms, self._accountant)
+            resolved_plan = ResolvedPlan.of(proposal)
+            Reservation(self._folder, resolved_plan, self._folder.number_in(proposal)).check_made()
+            session = SiteSession(self._folder, proposal, resolved_plan, self._accountant)
             self._accountant.add_plan(plan, session.planned)
             self._sessions[plan] = session
         return self._sessions[plan]
 
-    def accept(self, proposal: FederationPlan, terms: ResolvedPlan) -> None:
+    def accept(self, proposal: FederationPlan, resolved_plan: ResolvedPlan) -> None:
         """Accepts a plan; the site replies to its requests from now on.
 
         Args:
             proposal: The plan.
-            terms: The same plan, resolved.
+            resolved_plan: The same plan, resolved.
 
         Raises:
             DataError: If the site's data do not fit the plan.
@@ -77,12 +77,12 @@ class SitePlans:
                 plans'.
         """
         self.check_number(proposal)
-        reservation = Reservation(self._folder, terms, self._folder.number_in(proposal))
+        reservation = Reservation(self._folder, resolved_plan, self._folder.number_in(proposal))
         reservation.check()
         self._announce_accepted()
         session = self._sessions.get(proposal.hash)
         if session is None:
-            session = SiteSession(self._folder, proposal, terms, self._accountant)
+            session = SiteSession(self._folder, proposal, resolved_plan, self._accountant)
         self._accountant.check_plan(proposal.hash, session.planned)
         reservation.make()
         self._folder.accept(proposal)
@@ -111,10 +111,10 @@ class SitePlans:
         for plan, proposal in self.accepted.items():
             if plan not in self._longest:
                 if plan in self._sessions:
-                    terms = self._sessions[plan].terms
+                    resolved_plan = self._sessions[plan].resolved_plan
                 else:
-                    terms = ResolvedPlan.of(proposal)
-                self._longest[plan] = compute_request_limit(terms.widths[0], len(terms.cards))
+                    resolved_plan = ResolvedPlan.of(proposal)
+                self._longest[plan] = compute_request_limit(resolved_plan.widths[0], len(resolved_plan.cards))
         return max(self._longest.values(), default=compute_request_limit(0, 0))
 
     def spent(self) -> PrivacySpent:

@@ -125,21 +125,23 @@ class Missing(RespondingStar):
 
 def accuracy_in_one_process(found: Hospitals, absent: Mapping[int, Sequence[int]], n_runs: int) -> float:
     """Mean accuracy of runs of the plan in one process with the same absent sites."""
-    terms, split = ResolvedPlan.of(found.plan), load_data(found.config)
-    evaluate = Evaluator(terms.model, terms.loss, split.test)
+    resolved_plan, split = ResolvedPlan.of(found.plan), load_data(found.config)
+    evaluate = Evaluator(resolved_plan.model, resolved_plan.loss, split.test)
     accuracies = []
     for secret in range(n_runs):
         clients = make_population(found.config, split)
         population = Population(clients)
-        start = population.reset_models(terms.start)
-        ledger = Ledger(Accountant(len(clients), terms.plan.privacy.delta))
+        start = population.reset_models(resolved_plan.start)
+        ledger = Ledger(Accountant(len(clients), resolved_plan.plan.privacy.delta))
         sums = ClippedSums(select_backend("auto", population).backend, len(clients), torch.device("cpu"))
-        randomness = Randomness(terms.seed, secret)
-        oracle = data_oracle(population, sums, terms.plan.privacy, ledger, randomness)
-        progress = initial_state(terms.strategy, start.expand(len(clients), -1))
+        randomness = Randomness(resolved_plan.seed, secret)
+        oracle = data_oracle(population, sums, resolved_plan.plan.privacy, ledger, randomness)
+        progress = initial_state(resolved_plan.strategy, start.expand(len(clients), -1))
         network = Missing(len(clients))
         network.absent = absent
-        for done in run_rounds(terms.strategy, oracle, network, progress, randomness, rounds=terms.rounds):
+        for done in run_rounds(
+            resolved_plan.strategy, oracle, network, progress, randomness, rounds=resolved_plan.rounds
+        ):
             progress = done.progress
         accuracies.append(float(evaluate(progress.models.mean(0))["test_accuracy"]))
     return fmean(accuracies)

@@ -89,7 +89,7 @@ class Peers:
         return {number: node for number, node in self.wire.nodes.items() if node is not None}
 
     @cached_property
-    def terms(self) -> ResolvedPlan:
+    def resolved_plan(self) -> ResolvedPlan:
         return ResolvedPlan.of(self.proposal)
 
     def start(self, number: int) -> None:
@@ -114,7 +114,7 @@ class Peers:
 
         def noted(question: bytes) -> bytes:
             reply = answer(question)
-            content = unpack_response(reply, self.terms.widths[1])
+            content = unpack_response(reply, self.resolved_plan.widths[1])
             if content.message is not None:
                 self.streams.setdefault((number, content.round), site._plans.session(self.proposal.hash)._randomness)
             return reply
@@ -224,30 +224,30 @@ class AllSiteSecrets:
 
 def in_one_process(found: Peers) -> tuple[torch.Tensor, list[Record]]:
     """The run that one process makes of the same plan, with the seeds of all and the links that were up."""
-    terms = found.terms
-    members = [found.sites[number]._plans.session(terms.hash) for number in range(len(NAMES))]
-    randomness = RecordedStreams(terms.seed, 0, 0, terms.hash, streams=found.streams)
-    config = found.config.model_copy(update={"seed": terms.seed})
+    resolved_plan = found.resolved_plan
+    members = [found.sites[number]._plans.session(resolved_plan.hash) for number in range(len(NAMES))]
+    randomness = RecordedStreams(resolved_plan.seed, 0, 0, resolved_plan.hash, streams=found.streams)
+    config = found.config.model_copy(update={"seed": resolved_plan.seed})
     clients = make_population(config, load_data(config))
     population = Population(clients)
-    start = population.reset_models(terms.start)
-    ledger = Ledger(Accountant(len(clients), terms.plan.privacy.delta))
+    start = population.reset_models(resolved_plan.start)
+    ledger = Ledger(Accountant(len(clients), resolved_plan.plan.privacy.delta))
     sums = ClippedSums(select_backend("auto", population).backend, len(clients), torch.device("cpu"))
     pair_secrets = AllSiteSecrets([member._secrets() for member in members])
     oracle = data_oracle(
         population,
         sums,
-        terms.plan.privacy,
+        resolved_plan.plan.privacy,
         ledger,
         randomness,
         pair_secrets=pair_secrets if members[0]._secrets() else None,
     )
-    progress = initial_state(terms.strategy, start.expand(len(clients), -1))
-    planned = terms.new_network()
+    progress = initial_state(resolved_plan.strategy, start.expand(len(clients), -1))
+    planned = resolved_plan.new_network()
     assert isinstance(planned, Graph)
     rule = found.proposal.config().network.mixing.rule()
     network = RecordedGraph(planned.graph, rule, activity=planned.activity, outages=planned._outages)
     network.found = found
-    for done in run_rounds(terms.strategy, oracle, network, progress, randomness, rounds=terms.rounds):
+    for done in run_rounds(resolved_plan.strategy, oracle, network, progress, randomness, rounds=resolved_plan.rounds):
         progress = done.progress
     return progress.models, list(ledger.records)

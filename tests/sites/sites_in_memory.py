@@ -125,22 +125,22 @@ class AllSiteStreams(Randomness):
 
 def in_one_process(found: Party) -> tuple[torch.Tensor, list[Record], list[torch.Tensor]]:
     """Runs the plan in one process with the seeds of all sites; returns model, records and broadcasts."""
-    terms = ResolvedPlan.of(found.proposal)
-    members = [site._plans.session(terms.hash) for site in found.sites.values()]
+    resolved_plan = ResolvedPlan.of(found.proposal)
+    members = [site._plans.session(resolved_plan.hash) for site in found.sites.values()]
     streams = tuple(member._randomness for member in members)
     secrets = tuple(member.agreed_secrets() for member in members)
-    randomness = AllSiteStreams(terms.seed, 0, 0, terms.hash, sites=streams, secrets=secrets)
-    config = found.config.model_copy(update={"seed": terms.seed})
+    randomness = AllSiteStreams(resolved_plan.seed, 0, 0, resolved_plan.hash, sites=streams, secrets=secrets)
+    config = found.config.model_copy(update={"seed": resolved_plan.seed})
     clients = make_population(config, load_data(config))
     population = Population(clients)
-    start = population.reset_models(terms.start)
-    ledger = Ledger(Accountant(len(clients), terms.plan.privacy.delta))
+    start = population.reset_models(resolved_plan.start)
+    ledger = Ledger(Accountant(len(clients), resolved_plan.plan.privacy.delta))
     sums = ClippedSums(select_backend("auto", population).backend, len(clients), torch.device("cpu"))
-    oracle = data_oracle(population, sums, terms.plan.privacy, ledger, randomness)
-    progress = initial_state(terms.strategy, start.expand(len(clients), -1))
+    oracle = data_oracle(population, sums, resolved_plan.plan.privacy, ledger, randomness)
+    progress = initial_state(resolved_plan.strategy, start.expand(len(clients), -1))
     received = []
-    network = Star(len(clients), terms.network.cohort)
-    for done in run_rounds(terms.strategy, oracle, network, progress, randomness, rounds=terms.rounds):
+    network = Star(len(clients), resolved_plan.network.cohort)
+    for done in run_rounds(resolved_plan.strategy, oracle, network, progress, randomness, rounds=resolved_plan.rounds):
         progress = done.progress
         received.append(progress.received.clone())
     return progress.models.mean(0), list(ledger.records), received

@@ -59,9 +59,9 @@ def test_site_charge_covers_effective_noise(trust: str, tmp_path: Path) -> None:
     """The charged noise multiplier is at most that of the noise that protects the site, whichever sites are absent."""
     spelled, pairs, q = TRUSTS[trust]
     found = party(tmp_path, *FAIR, f"privacy.trust={{pairwise: {spelled}}}", "privacy.statistics.ratio=2")
-    terms = found.federation.terms
+    resolved_plan = found.federation.resolved_plan
     queries = set()
-    for record in terms.plan.records:
+    for record in resolved_plan.plan.records:
         assert record.pairs is not None
         if pairs is None:
             pairs = [*record.pairs.edges]
@@ -92,30 +92,30 @@ def test_site_charge_covers_effective_noise(trust: str, tmp_path: Path) -> None:
 
 def test_absent_site_with_constraints_ends_run(tmp_path: Path) -> None:
     found = party(tmp_path, *FAIR, "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}", "privacy.statistics.ratio=2")
-    terms, site = found.federation.terms, found.sites[0]
-    assert terms.needs_everyone
-    assert not terms.leaves_out
-    notice = AbsenceNotice.signed(found.sites[1]._folder.signing_key, terms.hash, 1, 0, 0, "away")
-    point = terms.begin().received[0].float()
-    asked = pack(TrainRequest(terms.hash, 0, point, (notice,)))
-    assert unpack_response(site.answer(asked), terms.widths[1]).code == "bad_notice"
+    resolved_plan, site = found.federation.resolved_plan, found.sites[0]
+    assert resolved_plan.needs_everyone
+    assert not resolved_plan.leaves_out
+    notice = AbsenceNotice.signed(found.sites[1]._folder.signing_key, resolved_plan.hash, 1, 0, 0, "away")
+    point = resolved_plan.begin().received[0].float()
+    asked = pack(TrainRequest(resolved_plan.hash, 0, point, (notice,)))
+    assert unpack_response(site.answer(asked), resolved_plan.widths[1]).code == "bad_notice"
     # whoever is absent, each of the others answers with the noise of all its pairs, at the plan's price
     del found.transport.sites[3]
     assert not list(found.federation)
     assert found.federation.ended == "absent: west (no_reply)"
-    planned = [record for record in terms.plan.records if record.round == 0]
+    planned = [record for record in resolved_plan.plan.records if record.round == 0]
     for number in range(3):
-        path = tmp_path / found.sites[number].card.name / "runs" / terms.hash / "ledger.jsonl"
+        path = tmp_path / found.sites[number].card.name / "runs" / resolved_plan.hash / "ledger.jsonl"
         records = LedgerFile.read(path).records
         assert [record.clients for record in records] == [record.clients for record in planned]
         assert [charged(found, number, record) for record in records] == [
             charged(found, number, record) for record in planned
         ]
     # and the same question again is the same bytes, so that whoever returns makes the sum whole
-    asked = pack(TrainRequest(terms.hash, 0, point))
+    asked = pack(TrainRequest(resolved_plan.hash, 0, point))
     assert torch.equal(
-        unpack_response(site.answer(asked), terms.widths[1]).message,
-        unpack_response(found.transport.sent[0][1], terms.widths[1]).message,
+        unpack_response(site.answer(asked), resolved_plan.widths[1]).message,
+        unpack_response(found.transport.sent[0][1], resolved_plan.widths[1]).message,
     )
     found.close()
 
@@ -130,7 +130,7 @@ def test_server_spent_includes_unused_round(options: tuple[str, ...], tmp_path: 
     largest = max(site.spent().epsilon for site in found.sites.values())
     assert (largest > 0) == (options == FAIR)
     assert found.federation.spent().epsilon >= largest
-    assert found.federation.spent() == found.federation.terms.plan.spent()
+    assert found.federation.spent() == found.federation.resolved_plan.plan.spent()
     found.close()
 
 

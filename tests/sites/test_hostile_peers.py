@@ -147,7 +147,7 @@ def test_repeated_request_same_reply(found: Party) -> None:
 def test_different_models_per_site_planned_cost(tmp_path: Path) -> None:
     """A server can send each site another model; the noise and privacy cost of a site are those of its plan."""
     found = party(tmp_path, *GD, PAIRS)
-    planned = found.federation.terms.plan.spent().epsilon
+    planned = found.federation.resolved_plan.plan.spent().epsilon
     for number, site in found.sites.items():
         for at in range(4):
             assert code(site.answer(question(found, at, 0.1 * number))) is None
@@ -173,7 +173,7 @@ def test_split_roster_plan_refused(found: Party) -> None:
     assert one is not None
     assert two is not None
     assert float((one - two).abs().max()) > 0
-    once = found.federation.terms.plan.records
+    once = found.federation.resolved_plan.plan.records
     assert found.sites[NORTH].spent().epsilon > 0
     assert len(once) == 4
     assert rounds_on_record(found) == [0]

@@ -69,7 +69,7 @@ def resume_kind(folder: Path, found: Party, said: bytes | None) -> str:
     assert code == ("other_round" if 1 in before and code else None)
     on_record = charged(site, found)
     assert on_record.count(1) == (steps if code is None else before.count(1)) > 0
-    assert site.spent().epsilon <= found.federation.terms.plan.spent().epsilon
+    assert site.spent().epsilon <= found.federation.resolved_plan.plan.spent().epsilon
     assert unpack_response(site.answer(question(found, 2)), DIM).code is None
     assert charged(site, found).count(2) == steps
     site.close()

@@ -47,7 +47,7 @@ class Mean:
 
 def assert_links_agree(found: Peers) -> None:
     """In every round both ends of each link have counted it, or neither has."""
-    for index in range(found.terms.rounds):
+    for index in range(found.resolved_plan.rounds):
         up = found.up(index)
         assert up == {(b, a) for a, b in up}, f"round {index}"
 

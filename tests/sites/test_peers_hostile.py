@@ -45,7 +45,7 @@ class Path4:
         for site in self.sites.values():
             site.join(self.plan.text, self.plan.fingerprint)
         self.addresses = {number: f"tls/127.0.0.1:{free_port()}" for number in self.sites}
-        self.terms = self.sites[NORTH].node_session(self.plan.hash).terms
+        self.resolved_plan = self.sites[NORTH].node_session(self.plan.hash).resolved_plan
         self.answered: list[tuple[int, bytes, bytes]] = []
         self.transports: dict[int, PeersOverZenoh] = {}
         self.nodes: dict[int, Node] = {}
@@ -54,7 +54,7 @@ class Path4:
     def start(self, number: int) -> None:
         transport = self.transports[number] = PeersOverZenoh(
             self.plan,
-            self.terms,
+            self.resolved_plan,
             number,
             listen=[self.addresses[number]],
             connect=[self.addresses[number - 1]] if number else [],
@@ -99,7 +99,7 @@ def row(tmp_path: Path):
 def ask(found: Path4, keys: Path, name: str, key: str, address: str, question: bytes) -> list[bytes]:
     """What a session with this certificate gets if it asks on a key."""
     pin = found.sites[NAMES.index(name)].card.certificate if keys.parent.name == name else found.authority_pin
-    limit = longest_message(found.terms.widths[1]) + 1024
+    limit = longest_message(found.resolved_plan.widths[1]) + 1024
     link = Link(find_credentials(keys, pin), limit, connect=[address], repliers={n: ["fedpriv/**"] for n in NAMES})
     with open_link(link) as session:
         time.sleep(1.0)
@@ -137,7 +137,7 @@ def test_non_neighbours_get_nothing_over_tls(row: Path4) -> None:
 
 def test_graph_plan_needs_tls_and_its_certificate(row: Path4) -> None:
     def open_session(plan: FederationPlan, address: str, keys: Path | None) -> None:
-        PeersOverZenoh(plan, row.terms, EAST, listen=[address], connect=[], keys=keys, wait=1.0)
+        PeersOverZenoh(plan, row.resolved_plan, EAST, listen=[address], connect=[], keys=keys, wait=1.0)
 
     with pytest.raises(ConfigError, match="need TLS: write addresses as tls/HOST:PORT"):
         open_session(row.plan, "tcp/127.0.0.1:1", None)

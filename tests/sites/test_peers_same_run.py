@@ -53,7 +53,7 @@ QUICK = {"gradient_tracking", "gradient_tracking_pair", "dual_averaging", "decen
 def test_run_matches_one_process(case: str, tmp_path: Path) -> None:
     found = peers(tmp_path, *CASES[case])
     found.run()
-    rounds = found.terms.rounds
+    rounds = found.resolved_plan.rounds
     assert {node.ended for node in found.nodes.values()} == {"finished"}
     assert {len(reports) for reports in found.reports.values()} == {rounds}
     assert not any(report.down for reports in found.reports.values() for report in reports)

@@ -30,7 +30,7 @@ def released_rows(found: Peers, monkeypatch: pytest.MonkeyPatch) -> Released:
 
         def watched(question, number=number, answer=answer):
             reply = answer(question)
-            content = unpack_response(reply, found.terms.widths[1])
+            content = unpack_response(reply, found.resolved_plan.widths[1])
             if content.message is not None:
                 rows[number, content.round] = content.message.numpy().tobytes()
             return reply
@@ -41,7 +41,7 @@ def released_rows(found: Peers, monkeypatch: pytest.MonkeyPatch) -> Released:
 
 def check_traffic(found: Peers, rows: Released) -> None:
     """Only neighbours of a row's owner in the row's round receive bytes that contain the row."""
-    links = {number: PlannedLinks(found.terms, number) for number in range(len(NAMES))}
+    links = {number: PlannedLinks(found.resolved_plan, number) for number in range(len(NAMES))}
     allowed = {(owner, index, other) for owner, index in rows for other in links[owner].links_in_round(index).weights}
     reached = set()
     for sender, receiver, data in found.wire.sent:

@@ -79,7 +79,7 @@ def test_restored_folder_answers_nothing(options: tuple[str, ...], tmp_path: Pat
         start(found)
         assert next(rounds).absent == {}
         assert records(found) == n_answered + 1
-    assert found.sites[NORTH].spent().epsilon <= found.federation.terms.plan.spent().epsilon * (1 + 1e-9)
+    assert found.sites[NORTH].spent().epsilon <= found.federation.resolved_plan.plan.spent().epsilon * (1 + 1e-9)
     found.close()
 
 

@@ -35,15 +35,17 @@ def terms_of(*overrides: str, sizes: tuple[int, ...] = (300, 300, 300, 300)) -> 
     return ResolvedPlan.of(propose(config, cards, public_info(config)))
 
 
-def guard_of(terms: ResolvedPlan, epsilon: float = 100.0, earlier: list[Record] | None = None) -> SitePlanFilter:
+def guard_of(
+    resolved_plan: ResolvedPlan, epsilon: float = 100.0, earlier: list[Record] | None = None
+) -> SitePlanFilter:
     accountant = SiteAccountant(epsilon, 1e-5, {"another plan": earlier or []})
-    guard = SitePlanFilter(terms, 0, accountant)
-    accountant.add_plan(terms.hash, guard.planned)
+    guard = SitePlanFilter(resolved_plan, 0, accountant)
+    accountant.add_plan(resolved_plan.hash, guard.planned)
     return guard
 
 
 @pytest.fixture(scope="module")
-def terms() -> ResolvedPlan:
+def resolved_plan() -> ResolvedPlan:
     return terms_of()
 
 
@@ -65,17 +67,17 @@ def terms() -> ResolvedPlan:
     ],
     ids=str,
 )
-def test_unplanned_record_raises(terms: ResolvedPlan, change: dict[str, Any]) -> None:
-    guard, record = guard_of(terms), terms.plan.records[1]
+def test_unplanned_record_raises(resolved_plan: ResolvedPlan, change: dict[str, Any]) -> None:
+    guard, record = guard_of(resolved_plan), resolved_plan.plan.records[1]
     with pytest.raises(UnplannedRelease):
         guard.admit(replace(record, **change))
     guard.admit(record)
-    guard.admit(replace(terms.plan.records[2], noise_multiplier=1e3, bound=0.1, attempt=7))
+    guard.admit(replace(resolved_plan.plan.records[2], noise_multiplier=1e3, bound=0.1, attempt=7))
 
 
 def test_record_with_fewer_pairs_raises() -> None:
-    terms = terms_of(PAIRS)
-    guard, record = guard_of(terms), terms.plan.records[0]
+    resolved_plan = terms_of(PAIRS)
+    guard, record = guard_of(resolved_plan), resolved_plan.plan.records[0]
     with pytest.raises(UnplannedRelease):
         guard.admit(replace(record, clients=(0, 1)))
     with pytest.raises(UnplannedRelease):
@@ -85,22 +87,22 @@ def test_record_with_fewer_pairs_raises() -> None:
 
 @pytest.mark.parametrize("overrides", [(), (PAIRS,), ("privacy.sampling={fixed_size: {size: 50}}",)], ids=str)
 def test_single_site_epsilon_matches_whole_ledger(overrides: tuple[str, ...]) -> None:
-    terms = terms_of(*overrides, sizes=(100, 200, 400, 800))
-    whole = account(terms.plan.records, 4, 1e-5)
+    resolved_plan = terms_of(*overrides, sizes=(100, 200, 400, 800))
+    whole = account(resolved_plan.plan.records, 4, 1e-5)
     for number in range(4):
-        own = account([single_site_record(record, number, 4) for record in terms.plan.records], 1, 1e-5)
+        own = account([single_site_record(record, number, 4) for record in resolved_plan.plan.records], 1, 1e-5)
         assert own.epsilon == pytest.approx(whole.per_client[number], rel=1e-9)
 
 
-def test_site_budget_shared_by_federations(terms: ResolvedPlan) -> None:
-    records = terms.plan.records
+def test_site_budget_shared_by_federations(resolved_plan: ResolvedPlan) -> None:
+    records = resolved_plan.plan.records
     mine = [single_site_record(record, 0, 4) for record in records]
     limit = account(mine + mine[:2], 1, 1e-5).epsilon * 1.001
-    guard = guard_of(terms, limit, mine)
+    guard = guard_of(resolved_plan, limit, mine)
     for record in records[:2]:
         guard.admit(record)
     with pytest.raises(BudgetExhausted):
         guard.admit(records[2])
     assert guard._accountant.spent().epsilon <= limit
     with pytest.raises(PrivacyError, match="cannot be added"):
-        guard_of(terms, 100.0, [replace(mine[0], unit="client")])
+        guard_of(resolved_plan, 100.0, [replace(mine[0], unit="client")])

@@ -261,12 +261,12 @@ def test_newest_site_object_invalidates_older(found: Party) -> None:
 
 
 def test_error_text_stays_at_site(found: Party, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
-    terms = found.sites[1]._plans.session(found.proposal.hash).terms
+    resolved_plan = found.sites[1]._plans.session(found.proposal.hash).resolved_plan
 
     def fail(*_: object) -> None:
         raise ValueError("patient 4711 has label 9")
 
-    monkeypatch.setattr(type(terms.strategy.local_step), "__call__", fail)
+    monkeypatch.setattr(type(resolved_plan.strategy.local_step), "__call__", fail)
     reply = say(found, 6, torch.zeros(DIM), site=1)
     assert code(reply) == "failed"
     assert b"4711" not in reply

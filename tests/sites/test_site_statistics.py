@@ -97,20 +97,22 @@ def test_one_process_with_seeds_of_sites_has_same_answers(tmp_path: Path) -> Non
     join([*sites.values()], plan)
     federation = Federation(plan, InMemory(sites), tmp_path / "server")
     list(federation)
-    terms = ResolvedPlan.of(plan)
-    members = [site._plans.session(terms.hash) for site in sites.values()]
+    resolved_plan = ResolvedPlan.of(plan)
+    members = [site._plans.session(resolved_plan.hash) for site in sites.values()]
     streams = tuple(member._randomness for member in members)
     secrets = tuple(member.agreed_secrets() for member in members)
-    randomness = AllSiteStreams(terms.seed, 0, 0, terms.hash, sites=streams, secrets=secrets)
-    assert terms.statistics is not None
-    data = [terms.statistics.examples(table(k, n), "sample").tensors for k, n in enumerate(SIZES)]
+    randomness = AllSiteStreams(resolved_plan.seed, 0, 0, resolved_plan.hash, sites=streams, secrets=secrets)
+    assert resolved_plan.statistics is not None
+    data = [resolved_plan.statistics.examples(table(k, n), "sample").tensors for k, n in enumerate(SIZES)]
     examples = [torch.utils.data.TensorDataset(x.float(), y) for x, y in data]
-    population = Population(make_clients(terms.statistics.make_model(), terms.statistics.make_loss(), examples))
-    start = population.reset_models(terms.start)
+    population = Population(
+        make_clients(resolved_plan.statistics.make_model(), resolved_plan.statistics.make_loss(), examples)
+    )
+    start = population.reset_models(resolved_plan.start)
     sums = ClippedSums(select_backend("auto", population).backend, 4, torch.device("cpu"))
-    oracle = data_oracle(population, sums, terms.plan.privacy, Ledger(Accountant(4, 1e-5)), randomness)
-    progress = initial_state(terms.strategy, start.expand(4, -1))
-    for done in run_rounds(terms.strategy, oracle, Star(4), progress, randomness, rounds=1):
+    oracle = data_oracle(population, sums, resolved_plan.plan.privacy, Ledger(Accountant(4, 1e-5)), randomness)
+    progress = initial_state(resolved_plan.strategy, start.expand(4, -1))
+    for done in run_rounds(resolved_plan.strategy, oracle, Star(4), progress, randomness, rounds=1):
         progress = done.progress
     torch.testing.assert_close(federation.model, progress.models.mean(0), rtol=1e-6, atol=1e-6)
     federation.close()

@@ -66,24 +66,26 @@ def test_replies_computed_from_recorded_releases(
     monkeypatch.setattr(Ledger, "open", watched)
     found = party(tmp_path, *options)
     list(found.federation)
-    terms = found.federation.terms
+    resolved_plan = found.federation.resolved_plan
     assert len(found.transport.sent) == 16
     for number, site in found.sites.items():
         member = site._plans.session(found.proposal.hash)
         values, file = released[id(member._ledger)], LedgerFile.read(member._ledger._path)
         assert len(values) == len(file.records)
         assert file.altered is None
-        queries = QueryBuilder(terms.plan.privacy, terms.sizes)
+        queries = QueryBuilder(resolved_plan.plan.privacy, resolved_plan.sizes)
         oracle = Oracle(queries, ReplayEngine(number, queries, values), torch.empty(0))
-        local = terms.strategy.local_step.init(terms.start[None])
+        local = resolved_plan.strategy.local_step.init(resolved_plan.start[None])
         for (_, question), (_, reply) in zip(
             [one for one in found.transport.received if one[0] == number],
             [one for one in found.transport.sent if one[0] == number],
             strict=True,
         ):
             asked = unpack_request(question)
-            call = ClientInput(asked.round, terms.cohort(asked.round), asked.received[None], terms.common[asked.round])
-            message, local = client_update(terms.strategy, oracle, call, local)
+            call = ClientInput(
+                asked.round, resolved_plan.cohort(asked.round), asked.received[None], resolved_plan.common[asked.round]
+            )
+            message, local = client_update(resolved_plan.strategy, oracle, call, local)
             counter = unpack_response(reply, message.shape[1]).counter
             assert counter is not None
             assert counter.records == len(file.records) - len(values)  # of its ledger, so far
@@ -147,8 +149,8 @@ def test_pair_noise_in_rows_cancels_in_sum(tmp_path: Path) -> None:
     strategy = "strategy={name: dp_gd}"
     trust = "privacy.trust={pairwise: {colluders: 1, ratio: 30.0}}"
     found = party(tmp_path, strategy, trust, "privacy.epsilon=.5", "data.partition={kind: iid, n_clients: 4}")
-    assert "X25519" in str(found.federation.spent()) or "X25519" in found.federation.terms.plan.privacy.trusted
-    assert "simulated" not in found.federation.terms.plan.privacy.trusted
+    assert "X25519" in str(found.federation.spent()) or "X25519" in found.federation.resolved_plan.plan.privacy.trusted
+    assert "simulated" not in found.federation.resolved_plan.plan.privacy.trusted
     rows = rows_of(found, 0)
     # three pairs of deviation 30 sigma, against sigma of four clients in the sum
     in_rows, in_sum = rows.std(), rows.sum(0).std()

@@ -41,7 +41,7 @@ class PeersOverZenoh:
 
     Args:
         proposal: The plan, on a graph.
-        terms: The same, resolved.
+        resolved_plan: The same, resolved.
         number: The site's number in it.
         listen: Addresses to listen on, such as `tls/0.0.0.0:7447`.
         connect: Addresses of neighbours, such as `tls/south.example.org:7447`. One of two neighbours connects.
@@ -58,7 +58,7 @@ class PeersOverZenoh:
     def __init__(
         self,
         proposal: FederationPlan,
-        terms: ResolvedPlan,
+        resolved_plan: ResolvedPlan,
         number: int,
         *,
         listen: Sequence[str],
@@ -68,8 +68,8 @@ class PeersOverZenoh:
         publish: Callable[[Mapping[str, Connection]], None] = lambda connections: None,
     ) -> None:
         _check_kind(proposal, has_tls=keys is not None)
-        names = [card.name for card in terms.cards]
-        neighbours = PlannedLinks(terms, number).neighbours
+        names = [card.name for card in resolved_plan.cards]
+        neighbours = PlannedLinks(resolved_plan, number).neighbours
         self._ask_keys = {other: peer_key(proposal.hash, names[other], names[number]) for other in neighbours}
         self._answer_keys = {other: peer_key(proposal.hash, names[number], names[other]) for other in neighbours}
         self._names = {other: names[other] for other in neighbours}
@@ -86,7 +86,7 @@ class PeersOverZenoh:
         own_pin = proposal.cards[number].certificate
         if keys is not None and own_pin is not None:
             credentials = find_credentials(keys, own_pin)
-        limit = longest_message(terms.widths[1]) + _FRAMING
+        limit = longest_message(resolved_plan.widths[1]) + _FRAMING
         link = Link(credentials, limit, connect=connect, listen=listen, requesters=requesters, repliers=repliers)
         self._session = open_link(link)
         self._watch = ConnectionWatch(connect, listen, credentials, publish)

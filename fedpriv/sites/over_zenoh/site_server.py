@@ -126,7 +126,7 @@ class SiteServer:
             coordinator = proposal.document.coordinator
             if coordinator is not None:
                 requesters.setdefault(coordinator.common_name, []).append(plan.key)
-        limits = [message_limit(site.terms(plan.hash)) for plan in plans]
+        limits = [message_limit(site.resolved_plan(plan.hash)) for plan in plans]
         for name in proposers:
             requesters.setdefault(name, []).append(proposal_key(site.card.name))
             limits.append(PROPOSAL_LIMIT)

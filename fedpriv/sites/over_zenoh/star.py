@@ -16,10 +16,10 @@ def question_key(plan_hash: str, site_name: str) -> str:
     return f"fedpriv/{plan_hash}/{site_name}"
 
 
-def message_limit(terms: ResolvedPlan) -> int:
+def message_limit(resolved_plan: ResolvedPlan) -> int:
     """Returns the length in bytes of the longest request or reply of a plan, with all its metadata."""
-    received, sent = terms.widths
-    question = compute_request_limit(received, len(terms.cards))
+    received, sent = resolved_plan.widths
+    question = compute_request_limit(received, len(resolved_plan.cards))
     reply = 4 * sent + OVERHEAD
     return max(question, reply) + MAX_SIGNATURE_BYTES + _FRAMING
 

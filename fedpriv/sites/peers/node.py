@@ -75,7 +75,7 @@ class Node:
         on_round: Callable[[NodeRound], object] = lambda report: None,
     ) -> None:
         session = site.node_session(plan)
-        self.terms = terms = session.terms
+        self.resolved_plan = resolved_plan = session.resolved_plan
         self.number = session.number
         self.ended: Away = ""
         self._site = site
@@ -86,23 +86,25 @@ class Node:
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._failure: Exception | None = None
-        if test is None or terms.statistics is not None:
+        if test is None or resolved_plan.statistics is not None:
             self._evaluate = None
         else:
-            self._evaluate = Evaluator(terms.model, terms.loss, test)
+            self._evaluate = Evaluator(resolved_plan.model, resolved_plan.loss, test)
 
         # the state on disk
-        self._folder = NodeFolder(session.folder, terms.hash, session.check)
-        state = self._folder.read(initial_state(terms.strategy, terms.start[None]))
+        self._folder = NodeFolder(session.folder, resolved_plan.hash, session.check)
+        state = self._folder.read(initial_state(resolved_plan.strategy, resolved_plan.start[None]))
         self._progress = state.progress
         self._last_up = dict(state.last_up)
         self._counter = session.sign_counter()
         self._check_counter = session.check_counter
-        self._planned = PlannedLinks(terms, self.number)
-        self._network = NodeNetwork(len(terms.cards))
-        verifying_keys = {other: terms.cards[other].verifying_key for other in self._planned.neighbours}
-        self._counters = CounterStore(self._folder.path, terms.hash, verifying_keys, self._folder.write_file)
-        self._codec = MessageCodec(terms.hash, session.secrets, session.signing_key, verifying_keys, terms.widths[1])
+        self._planned = PlannedLinks(resolved_plan, self.number)
+        self._network = NodeNetwork(len(resolved_plan.cards))
+        verifying_keys = {other: resolved_plan.cards[other].verifying_key for other in self._planned.neighbours}
+        self._counters = CounterStore(self._folder.path, resolved_plan.hash, verifying_keys, self._folder.write_file)
+        self._codec = MessageCodec(
+            resolved_plan.hash, session.secrets, session.signing_key, verifying_keys, resolved_plan.widths[1]
+        )
         self._neighbours = {other: self._new_neighbour(other) for other in self._planned.neighbours}
         self._table = LinkTable(self._neighbours, self._folder, state.doubts, state.corrections, patience)
         self._is_repeated = session.last_answered == self.round
@@ -114,7 +116,7 @@ class Node:
     def _new_neighbour(self, other: int) -> Neighbour:
         return Neighbour(
             number=other,
-            name=self.terms.cards[other].name,
+            name=self.resolved_plan.cards[other].name,
             is_decider=other < self.number,
             was_seen=other in self._last_up,
         )
@@ -136,11 +138,11 @@ class Node:
 
     def describe(self) -> Description | None:
         """Returns the answers of a plan for statistics; None for training, or if the row of a site is missing."""
-        if self.terms.statistics is None or self.round < self.terms.rounds:
+        if self.resolved_plan.statistics is None or self.round < self.resolved_plan.rounds:
             return None
         if any(self._last_up.get(other) != 0 for other in self._neighbours):
             return None
-        return self.terms.describe(self.model, self.terms.plan.spent())
+        return self.resolved_plan.describe(self.model, self.resolved_plan.plan.spent())
 
     @property
     def neighbours(self) -> Mapping[str, NeighbourReport]:
@@ -255,7 +257,7 @@ class Node:
         self._row: Tensor | None = None
         self._began_at = self._clock()
         self._table.begin(self.round)
-        if self.round >= self.terms.rounds:
+        if self.round >= self.resolved_plan.rounds:
             self.ended = "finished"
         else:
             self._links = self._planned.links_in_round(self.round)
@@ -313,8 +315,8 @@ class Node:
 
         Outside the hours in which the site works, it releases nothing and returns False.
         """
-        request = TrainRequest(self.terms.hash, self.round, self._progress.received[0].float())
-        reply = unpack_response(self._site.answer_node(pack_request(request)), self.terms.widths[1])
+        request = TrainRequest(self.resolved_plan.hash, self.round, self._progress.received[0].float())
+        reply = unpack_response(self._site.answer_node(pack_request(request)), self.resolved_plan.widths[1])
         with self._lock:
             is_repeated = self._is_repeated
             self._is_repeated = False
@@ -348,12 +350,12 @@ class Node:
         before = self._progress
         corrected: list[str] = []
         if self._row is None:
-            message = torch.empty(0, self.terms.widths[1], dtype=before.received.dtype)
+            message = torch.empty(0, self.resolved_plan.widths[1], dtype=before.received.dtype)
         else:
             message = self._row[None].to(before.received.dtype)
             corrected = [self._neighbours[each.neighbour].name for each in self._table.corrections]
         self._network.begin(self._links, up, self._table.corrections)
-        after = server_update(self.terms.strategy, self._network, message, before.reply)
+        after = server_update(self.resolved_plan.strategy, self._network, message, before.reply)
         if not bool(torch.isfinite(after.models).all() and torch.isfinite(after.received).all()):
             self.ended = "nonfinite"
             return
@@ -375,7 +377,7 @@ class Node:
             metrics = self._evaluate(self.model)
         report = NodeRound(
             round=self.round,
-            rounds=self.terms.rounds,
+            rounds=self.resolved_plan.rounds,
             status=status,
             up=tuple(self._neighbours[other].name for other in sorted(up)),
             down={link.neighbour.name: link.reason for other, link in sorted(links.items()) if other not in up},
@@ -397,7 +399,7 @@ class Node:
         """Returns a message to a neighbour about a round."""
         message = PeerMessage(
             kind=kind,
-            plan=self.terms.hash,
+            plan=self.resolved_plan.hash,
             sender=self.number,
             receiver=other,
             round=index,

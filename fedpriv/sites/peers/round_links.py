@@ -32,15 +32,15 @@ class PlannedLinks:
     """The links of one node in the rounds of a plan, drawn from the public seed as in a run of one process.
 
     Args:
-        terms: The plan, on a graph.
+        resolved_plan: The plan, on a graph.
         number: The node.
     """
 
-    def __init__(self, terms: ResolvedPlan, number: int) -> None:
-        network = terms.new_network()
+    def __init__(self, resolved_plan: ResolvedPlan, number: int) -> None:
+        network = resolved_plan.new_network()
         assert isinstance(network, Graph)
         self._network = network
-        self._public = terms.public
+        self._public = resolved_plan.public
         self._number = number
         self.neighbours = sorted(network.graph.neighbors(number))
 

@@ -95,14 +95,14 @@ def write_result(node: Node, spent: object) -> None:
         node: A node that has ended.
         spent: The site's spending in all its plans.
     """
-    if node.terms.statistics is None:
-        write_model(node.terms.model, node.model, node.folder)
+    if node.resolved_plan.statistics is None:
+        write_model(node.resolved_plan.model, node.model, node.folder)
     else:
         write_description(node.describe(), node.folder)
     result: Mapping[str, object] = {
         "ended": node.ended,
         "rounds": node.round,
-        "plan": node.terms.hash,
+        "plan": node.resolved_plan.hash,
         "spent": str(spent),
         "neighbours": {name: asdict(report) for name, report in node.neighbours.items()},
     }
