@@ -162,8 +162,8 @@ class SiteSession:
             raise ConfigError("notice", self._proposal.fingerprint, fix)
         if not self.last_round < first <= last < self.resolved_plan.rounds:
             fix = (
-                f"must be rounds that are not over, from {self.last_round + 2} to {self.resolved_plan.rounds}, the first "
-                "one first"
+                f"must be rounds that are not over, from {self.last_round + 2} to {self.resolved_plan.rounds}, the "
+                "first one first"
             )
             raise ConfigError("notice.rounds", f"{first + 1}-{last + 1}", fix)
         if self._n_open_notices >= MAX_OPEN_NOTICES:
