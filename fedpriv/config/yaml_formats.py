@@ -20,7 +20,7 @@ from fedpriv.algorithms import admm
 from fedpriv.config import rates
 from fedpriv.config.base import Choice, YamlFormat, options_model, with_field_errors
 from fedpriv.errors import ConfigError
-from fedpriv.settings import NonNegative, Positive, PositiveOrInfinite, plugins
+from fedpriv.settings import NonNegative, Positive, PositiveOrInfinite, plugins, resolve_function
 from fedpriv.strategies import (
     L1,
     L2,
@@ -171,7 +171,7 @@ class NamedRegularizer:
 def _named_regularizer(reference: str) -> NamedRegularizer:
     """Calls the function that `package.module:name` names, which returns a regularizer."""
     field = "strategy.regularizer.function"
-    function = plugins.resolve_function(reference, Proximal, field, ())
+    function = resolve_function(reference, Proximal, field, ())
     regularizer = plugins.call(function, reference, {}, field=field)
     missing = [name for name in ("strong_convexity", "remainder", "value", "prox") if not hasattr(regularizer, name)]
     if missing:
