@@ -18,13 +18,18 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
 
 
+def joined(block: str) -> list[str]:
+    """Returns the lines of a block; a line that ends with a backslash continues in the next one."""
+    return re.sub(r" \\\n\s*", " ", block).splitlines()
+
+
 def test_statistics_page_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(tmp_path)
     exec(blocks("python")[0], {})
     Path("run.yaml").write_text(blocks("yaml")[0])
-    commands = [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")]
+    commands = [line[2:] for block in blocks("console") for line in joined(block) if line.startswith("$ ")]
     printed: dict[str, str] = {}
     for command in commands:
         words = command.split()
@@ -37,7 +42,7 @@ def test_statistics_page_commands_run(
             monkeypatch.setattr(sys, "argv", words[2:])
             runpy.run_module("fedpriv_verify", run_name="__main__")
             printed["verify"] = capsys.readouterr().out
-    assert [*printed] == ["plan", "tradeoff", "train", "show", "statement", "report", "verify", "predict"]
+    assert [*printed] == ["describe", "plan", "tradeoff", "train", "show", "statement", "report", "verify", "predict"]
 
     # the noise and the attacker's bounds that the page prints; accuracies depend on secret seeds
     for line in blocks("text")[0].splitlines()[1:5]:

@@ -134,7 +134,7 @@ def describe_purpose(config: Mapping[str, Any]) -> str:
     text = f"training a model of type {config['model']['name']} with the algorithm {config['strategy']['name']}"
     if config["strategy"]["variant"] == "published":
         text += " as published"
-    standardize = config["data"].get("standardize")
+    standardize = config.get("data", {}).get("standardize")
     if standardize:
         columns = standardize["columns"] or ["all numeric columns"]
         text += f", after a release of the means and deviations of {', '.join(columns)}, by which they are standardised"

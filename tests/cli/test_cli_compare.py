@@ -64,7 +64,7 @@ def test_compare_invalid_input_raises_before_run(tmp_path: Path):
     assert "would be the name of two rows" in error_line(
         "compare", DIGITS, "--variant", "rounds=2", "--variant", "rounds=2", *out
     )
-    assert "prove what was spent" in error_line("compare", DIGITS)
+    assert "required for the runs and their ledgers" in error_line("compare", DIGITS)
     assert "name at least one" in error_line("compare", "rounds=3", *out)
     assert not (tmp_path / "all").exists()
     (tmp_path / "all").mkdir()

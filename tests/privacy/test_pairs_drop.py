@@ -35,6 +35,12 @@ OWN = MULTIPLIER * math.sqrt(price.compute_exposure(TRUST.pairs(N), None, N))
 RANDOM = Randomness(0, 7)
 
 
+@pytest.fixture(autouse=True)
+def _one_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds noise with and without pairs to the same fine grid, so that the two can be compared."""
+    monkeypatch.setattr("fedpriv.privacy.mechanisms.COARSE_GRID_BITS", 20)
+
+
 def answer(trust: Trust, multiplier: float, cohort: list[int]) -> tuple[Tensor, float]:
     """A round's noised gradients of those who take part, `[k, dim]`, and the deviation of their own noise."""
     draw = torch.Generator().manual_seed(0)
