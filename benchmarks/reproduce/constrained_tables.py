@@ -712,7 +712,7 @@ CONSTRAINED: list[Experiment] = [
         "beyond table 2",
         "table 2's problem at the true epsilon of the whole run",
         ("adult",),
-        (None, 1.0, None),
+        (0.1, 1.0, None),
         beyond_findings,
     ),
 ]

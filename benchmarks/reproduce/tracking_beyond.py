@@ -149,6 +149,6 @@ BEYOND = Experiment(
     "beyond",
     "the paper's sensors and digits at a true epsilon",
     ("mnist",),
-    (None, 1.1, None),
+    (0.1, 1.1, None),
     beyond_run,
 )

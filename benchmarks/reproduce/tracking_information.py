@@ -276,6 +276,6 @@ INFORMATION = Experiment(
     "table 4",
     "what others learn of a gradient, five methods",
     (),
-    (None, 0.2, 0.2),
+    (0.1, 0.2, 0.2),
     information_run,
 )

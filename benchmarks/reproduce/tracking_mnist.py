@@ -374,7 +374,7 @@ MNIST = (
         "figure 9",
         "steps and gains of algorithm 1 on MNIST",
         ("mnist",),
-        (None, 5.2, None),
+        (1.7, 5.2, None),
         grid_run,
     ),
     Experiment(
@@ -383,7 +383,7 @@ MNIST = (
         "figure 10",
         "accuracy against epsilon on random graphs and rings",
         ("mnist",),
-        (None, 3.2, None),
+        (1.0, 3.2, None),
         graphs_run,
     ),
 )
