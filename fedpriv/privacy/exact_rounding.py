@@ -42,7 +42,7 @@ coarse grid, which adds at most 5e-6 of its variance; noise that partly cancels 
 _IN_CACHE = 2**15  # numbers of a row that are rounded at once
 _PIECE = 2**17  # numbers of a row that a thread takes
 _PIECE_IN_FLOAT32 = 4 * BLOCK  # the same where float32 decides
-_FEW_NUMBERS = 2**14  # numbers for which the steps of a second stage take longer than float32 saves
+_FEW_NUMBERS = 24_000  # numbers for which the steps of a second stage take longer than float32 saves
 _MOST_EXTRA = 64  # words of further bits; undecided after all of them with probability 2^-4000
 
 

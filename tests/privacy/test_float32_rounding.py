@@ -94,9 +94,9 @@ def test_float32_used_for_long_rows_on_coarse_grids_only(monkeypatch: pytest.Mon
         return round_in_float32(values, *rest)
 
     monkeypatch.setattr(exact_rounding, "round_in_float32", counted)
-    for dim, bits, scale in [(20_000, 8, 1.0), (20_000, 12, 1.0), (100, 8, 1.0), (20_000, 8, 2.0**-70)]:
+    for dim, bits, scale in [(30_000, 8, 1.0), (30_000, 12, 1.0), (100, 8, 1.0), (30_000, 8, 2.0**-70)]:
         rounded(np.zeros((1, dim)), GaussianRows(KEYS[:1], [scale], dim), grids_of([scale], bits))
-    assert calls == [20_000]
+    assert calls == [30_000]
 
 
 def test_float32_draw_error_within_bound() -> None:
