@@ -49,7 +49,8 @@ class PrecedingRun:
             n_clients: Number of clients of the later run, which must be the same clients.
 
         Raises:
-            ConfigError: If the run has other clients, or releases whose cost depends on their rounds.
+            ConfigError: If the run has other clients, or releases whose cost depends on their rounds or differs between
+                clients.
             FedprivError: If the folder holds no run, the run is unfinished or ended early, or its files were altered.
         """
         path = Path(folder)
@@ -68,6 +69,12 @@ class PrecedingRun:
             fix = (
                 "has noise over time, cyclic batches or random allocation, whose cost depends on the rounds: account "
                 "for both runs with a lifetime budget (privacy.budget) instead"
+            )
+            raise ConfigError("after", str(path), fix)
+        if any(record.clients is not None or isinstance(record.noise_multiplier, tuple) for record in records):
+            fix = (
+                "has releases of some clients, or noise that differs between clients, so its cost would depend on the "
+                "order of the clients: account for both runs with a lifetime budget (privacy.budget) instead"
             )
             raise ConfigError("after", str(path), fix)
         return PrecedingRun(

@@ -28,6 +28,7 @@ from fedpriv.statistics import (
 from fedpriv.statistics.description import JoinedStatistics
 from fedpriv.statistics.numbers import Bounds
 
+_KINDS = (Correlations, Counts, CrossTable, GroupMeans, Histogram, Mean, Quantiles)
 MONTH = 30
 """Days of a month."""
 _OTHER_UNIT = 5.0  # ranges of one column whose widths differ by this factor are in different units
@@ -67,6 +68,9 @@ class StatisticsPolicy(Section):
                 fix = f"the site's owner allows statistics only of {', '.join(self.columns) or 'no column'}"
                 raise ConfigError("policy.statistics.columns", column, fix)
         for statistic in statistics.statistics:
+            if not isinstance(statistic, _KINDS):
+                fix = "is not a statistic of fedpriv, so no limit applies to it: the owner cannot allow it"
+                raise ConfigError("policy.statistics", type(statistic).__name__, fix)
             bins = _count_bins(statistic)
             if bins > self.max_bins:
                 fix = f"the site's owner allows at most {self.max_bins} bins or categories of one statistic"

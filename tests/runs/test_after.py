@@ -163,3 +163,13 @@ def test_other_clients_and_unfinished_runs_raise(look: Path, tmp_path: Path):
     (look / "ledger.jsonl").unlink()
     with pytest.raises(fp.FedprivError):
         training(None, ROUNDS, after=look)
+
+
+def test_earlier_releases_of_some_clients_raise(tmp_path: Path):
+    """Their cost depends on which client is which, and the later run may have another order."""
+    examples = [[(torch.ones(1), 0), (torch.ones(1), 1)] for _ in range(2)]
+    clients = fp.make_clients(torch.nn.Linear(1, 2), torch.nn.CrossEntropyLoss(), examples)
+    cohorts = fp.Star(2, fp.FixedCohort(1))
+    fp.train(clients, fp.fedavg(0.1), fp.Privacy(epsilon=0.5), rounds=1, network=cohorts, folder=tmp_path / "some")
+    with pytest.raises(fp.ConfigError, match="releases of some clients"):
+        training(None, ROUNDS, after=tmp_path / "some")

@@ -41,7 +41,8 @@ from fedpriv.sites.proposals import offer
 from fedpriv.sites.recording import record_federation
 from fedpriv.sites.site_status import site_status
 from fedpriv.sites.statement import site_statement
-from fedpriv.statistics.description import noise_deviation
+from fedpriv.sites.statistics_policy import StatisticsPolicy
+from fedpriv.statistics.description import JoinedStatistics, noise_deviation
 
 
 def close(sites: dict[int, Site]) -> None:
@@ -163,6 +164,17 @@ def test_statistics_outside_policy_raise(policy: dict | None, words: str, tmp_pa
     assert not sites[0].plans and sites[0].spent().epsilon == 0
     join([sites[1]], plan)
     close(sites)
+
+
+def test_statistic_of_a_plugin_outside_policy() -> None:
+    """Its number of bins is unknown, so a policy that limits bins cannot allow it."""
+
+    class Plugin:
+        columns, name = ("age",), "age"
+
+    policy = StatisticsPolicy(columns=("age",), max_epsilon=1)
+    with pytest.raises(ConfigError, match=r"'Plugin'.* is not a statistic of fedpriv"):
+        policy.check(JoinedStatistics((Plugin(),)))
 
 
 def test_other_limits_apply_to_statistics_too(tmp_path: Path) -> None:
